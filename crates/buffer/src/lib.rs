@@ -1,0 +1,1 @@
+//! The durable buffer: one commit log, and a spill per lane.

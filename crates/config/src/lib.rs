@@ -1,0 +1,1 @@
+//! Configuration: YAML with places, checked against a schema.

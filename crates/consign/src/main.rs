@@ -1,0 +1,2 @@
+//! Consign: the host and its command line.
+fn main() {}

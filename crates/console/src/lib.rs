@@ -1,0 +1,1 @@
+//! The HTTP side of a running host: health, metrics, console.

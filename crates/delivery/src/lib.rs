@@ -1,0 +1,1 @@
+//! Delivery: the state machine of lanes, gates and retries, without I/O.

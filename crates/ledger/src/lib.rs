@@ -1,0 +1,1 @@
+//! The ledger: failed messages and the event log, in SQLite.

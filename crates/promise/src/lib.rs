@@ -1,0 +1,1 @@
+//! Promises, levels two to four: resolved, inspected, end to end.

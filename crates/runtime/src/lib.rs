@@ -1,0 +1,1 @@
+//! Adapters, acceptance, and the tasks that drive delivery.

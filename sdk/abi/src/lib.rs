@@ -1,0 +1,1 @@
+//! Wire types and vtables of the plugin boundary.

@@ -1,0 +1,1 @@
+//! What connector, processor and error-handler authors use.

@@ -1,0 +1,1 @@
+//! Conformance kit: drives a connector against a real server and counts effects.
