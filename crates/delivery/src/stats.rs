@@ -1,0 +1,151 @@
+//! What status pages and metrics read.
+
+use crate::ids::{ConnectionId, LaneId};
+use crate::output::SettleResult;
+
+/// A snapshot of one lane.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LaneStats {
+    /// Which.
+    pub lane: LaneId,
+    /// What it is doing.
+    pub state: LaneState,
+    /// Writes in flight.
+    pub in_flight: u32,
+    /// Answered, settlement not yet durable.
+    pub settling: u32,
+    /// Writes held as metadata.
+    pub window: u32,
+    /// Writes that failed and wait for their next attempt.
+    pub retrying: u32,
+    /// Maybe-applied writes held after an ambiguous resend.
+    pub ambiguous: u32,
+    /// Order keys held by parked writes.
+    pub held_keys: u32,
+    /// Since this host started, by result.
+    pub counts: LaneCounts,
+}
+
+/// What a lane is doing, the first that fits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LaneState {
+    /// A person paused it, or its connection.
+    Paused,
+    /// It is being removed, or the host drains.
+    Draining,
+    /// One write fails and no other can tell whether it is the write or the target.
+    HaltedOnOneWrite,
+    /// Credentials are denied, or the connection was fenced too often.
+    Halted,
+    /// The gate of its connection is closed or half-open.
+    GateClosed,
+    /// The gate of its target is closed or half-open.
+    TargetClosed,
+    /// The destination asked for a pause.
+    Throttled,
+    /// Its head waits for its next attempt, a person, a handler or durability.
+    Waiting,
+    /// Writes are on their way.
+    Sending,
+    /// Nothing to send.
+    Idle,
+}
+
+impl LaneState {
+    /// The name in status, console and metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Paused => "paused",
+            Self::Draining => "draining",
+            Self::HaltedOnOneWrite => "halted_on_one_write",
+            Self::Halted => "halted",
+            Self::GateClosed => "gate_closed",
+            Self::TargetClosed => "target_closed",
+            Self::Throttled => "throttled",
+            Self::Waiting => "waiting",
+            Self::Sending => "sending",
+            Self::Idle => "idle",
+        }
+    }
+}
+
+/// Counters of one lane since this host started.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LaneCounts {
+    /// Requests sent.
+    pub requests: u64,
+    /// Attempts, summed over writes.
+    pub attempts: u64,
+    /// Attempts of writes that may have landed before.
+    pub resends: u64,
+    /// Settled, by result code ([`SettleResult::code`]).
+    pub settled: [u64; 11],
+}
+
+impl LaneCounts {
+    /// Writes settled with this result.
+    #[must_use]
+    pub fn of(&self, result: SettleResult) -> u64 {
+        self.settled
+            .get(usize::from(result.code()))
+            .copied()
+            .unwrap_or(0)
+    }
+
+    pub(crate) fn count(&mut self, result: SettleResult) {
+        if let Some(slot) = self.settled.get_mut(usize::from(result.code())) {
+            *slot += 1;
+        }
+    }
+}
+
+/// A gate as its lanes see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum GateState {
+    /// Writes flow.
+    Open,
+    /// One canary decides.
+    HalfOpen,
+    /// Nothing is sent.
+    Closed,
+    /// Until a person acts; a canary goes at the backoff cap.
+    Denied,
+    /// Until restart.
+    Halted,
+}
+
+impl GateState {
+    /// The name in status, console and metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::HalfOpen => "half_open",
+            Self::Closed => "closed",
+            Self::Denied => "denied",
+            Self::Halted => "halted",
+        }
+    }
+}
+
+/// A snapshot of one connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConnectionStats {
+    /// Which.
+    pub connection: ConnectionId,
+    /// Its gate.
+    pub gate: GateState,
+    /// Monotonic time of the last change, in milliseconds.
+    pub since_ms: u64,
+    /// Monotonic time of the next probe or canary, where one is due.
+    pub next_try_ms: Option<u64>,
+    /// Requests in flight.
+    pub in_flight: u32,
+    /// Fenced instances since this host started.
+    pub fenced: u32,
+    /// Interruptions since this host started, summed over its targets.
+    pub interruptions: u64,
+    /// Its targets and their gates.
+    pub targets: Vec<(String, GateState)>,
+}
