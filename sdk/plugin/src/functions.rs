@@ -1,0 +1,167 @@
+//! Processors, transforms and error handlers: functions over one message or one failure.
+
+use crate::{Applied, Config, Detail, Failure};
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::time::Duration;
+
+/// A message as a function sees it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Message {
+    /// The body's bytes.
+    pub body: Vec<u8>,
+    /// Headers in order; a name may come twice.
+    pub headers: Vec<(String, Vec<u8>)>,
+    /// The body's content type, where known.
+    pub content_type: Option<String>,
+    /// What patterns match on.
+    pub routing_key: Option<String>,
+    /// Unix milliseconds.
+    pub time_unix_ms: i64,
+    /// Fields of `.source`; changes to it are ignored.
+    pub source: Map<String, Value>,
+}
+
+/// Where a function lives in the host, and how long one call may take.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct FunctionContext {
+    /// The adapter's name.
+    #[serde(default)]
+    pub adapter: String,
+    /// The route's name; empty on an adapter.
+    #[serde(default)]
+    pub route: String,
+}
+
+/// Enriches, records or checks a message. A failure counts as a delivery failure.
+#[async_trait]
+pub trait Processor: Sized + Send + Sync + 'static {
+    /// Its `config`. The doc comment is the reference text.
+    type Config: Config;
+    /// What stands after `processor:` in a configuration.
+    const NAME: &'static str;
+    /// A title for people.
+    const TITLE: &'static str;
+
+    /// Opens it; called once per use in the configuration.
+    ///
+    /// # Errors
+    /// As for [`crate::Connector::connect`].
+    async fn open(config: Self::Config, cx: &FunctionContext) -> Result<Self, Failure>;
+
+    /// Called concurrently; dropped at its deadline. May change the message.
+    ///
+    /// # Errors
+    /// The message's error handler decides. A panic or a missed deadline is handled the same way.
+    async fn process(&self, message: &mut Message) -> Result<(), Detail>;
+}
+
+/// Changes a message. An error discards it, counted, as if no route had matched.
+#[async_trait]
+pub trait Transform: Sized + Send + Sync + 'static {
+    /// Its `config`. The doc comment is the reference text.
+    type Config: Config;
+    /// What stands after `transform:` in a configuration.
+    const NAME: &'static str;
+    /// A title for people.
+    const TITLE: &'static str;
+
+    /// Opens it; called once per use in the configuration.
+    ///
+    /// # Errors
+    /// As for [`crate::Connector::connect`].
+    async fn open(config: Self::Config, cx: &FunctionContext) -> Result<Self, Failure>;
+
+    /// Called concurrently; dropped at its deadline.
+    ///
+    /// # Errors
+    /// Discards the message. A panic or a missed deadline does not: that is handled as a failure.
+    async fn transform(&self, message: &mut Message) -> Result<(), Detail>;
+}
+
+/// Decides what becomes of a write whose policy is spent or which the destination refused.
+#[async_trait]
+pub trait ErrorHandler: Sized + Send + Sync + 'static {
+    /// Its `config`. The doc comment is the reference text.
+    type Config: Config;
+    /// What stands after `handler:` in a configuration.
+    const NAME: &'static str;
+    /// A title for people.
+    const TITLE: &'static str;
+
+    /// Opens it; called once per use in the configuration.
+    ///
+    /// # Errors
+    /// As for [`crate::Connector::connect`].
+    async fn open(config: Self::Config, cx: &FunctionContext) -> Result<Self, Failure>;
+
+    /// Called once per failure; a function of the failure alone, since the host keeps the counts.
+    /// When it panics or misses its deadline, a buffered write parks.
+    async fn decide(&self, failure: &FailureReport, message: &Message) -> Decision;
+}
+
+/// What failed, and how.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct FailureReport {
+    /// The write key, 32 hex digits.
+    pub write_key: String,
+    /// Adapter, route and send.
+    pub adapter: String,
+    /// See `adapter`.
+    pub route: String,
+    /// See `adapter`.
+    pub send: String,
+    /// Class and code of the last outcome.
+    pub code: String,
+    /// Its message.
+    pub message: String,
+    /// Whether the write may have been applied.
+    pub may_have_landed: bool,
+    /// Attempts charged so far.
+    pub attempts: u32,
+    /// First attempt, unix milliseconds.
+    pub first_attempt_unix_ms: i64,
+}
+
+impl FailureReport {
+    /// Whether the write took effect, as far as the host knows.
+    #[must_use]
+    pub fn applied(&self) -> Applied {
+        if self.may_have_landed {
+            Applied::Maybe
+        } else {
+            Applied::No
+        }
+    }
+}
+
+/// What an error handler decides.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Decision {
+    /// Try again after this time.
+    Retry {
+        /// How long.
+        after: Duration,
+    },
+    /// Keep it at the head and wait for a person.
+    Block,
+    /// Settle it as skipped.
+    Skip,
+    /// Move it to failed messages.
+    Park {
+        /// Why, one sentence.
+        reason: String,
+    },
+    /// Send the message to another, listed target instead.
+    Divert {
+        /// Which.
+        target: String,
+        /// The body to send; `None` sends the original.
+        body: Option<Vec<u8>>,
+    },
+}

@@ -1,0 +1,284 @@
+//! Putting a plugin together, and its parts with their types erased.
+
+use crate::source_state::SourceState;
+use crate::{
+    Batch, Config, ConnectionContext, Connector, Failure, Inspection, Outcome, Sink, Source,
+    SourceContext, WriteContext,
+};
+use consign_manifest::{
+    ConnectorManifest, MANIFEST_FORMAT, Manifest, OperationDeclaration, OperationManifest,
+};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use std::any::Any;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::Arc;
+
+pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+pub(crate) type AnyArc = Arc<dyn Any + Send + Sync>;
+
+/// A plugin: its name, version and what it contains.
+pub struct Plugin {
+    name: String,
+    version: String,
+    pub(crate) connectors: Vec<ConnectorDef>,
+}
+
+impl Plugin {
+    /// An empty plugin. `name` is `snake_case`; `version` is `env!("CARGO_PKG_VERSION")`.
+    pub fn new(name: impl Into<String>, version: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            version: version.into(),
+            connectors: Vec::new(),
+        }
+    }
+
+    /// Adds a connector; `build` adds its operations.
+    #[must_use]
+    pub fn connector<C: Connector>(
+        mut self,
+        build: impl FnOnce(ConnectorBuilder<C>) -> ConnectorBuilder<C>,
+    ) -> Self {
+        let (config_schema, description) = schema_of::<C::Config>();
+        let builder = build(ConnectorBuilder {
+            def: ConnectorDef {
+                manifest: ConnectorManifest {
+                    name: C::NAME.to_owned(),
+                    title: C::TITLE.to_owned(),
+                    description,
+                    config_schema,
+                    operations: Vec::new(),
+                    example: String::new(),
+                },
+                connect: connect::<C>,
+                operations: Vec::new(),
+            },
+            connector: PhantomData,
+        });
+        self.connectors.push(builder.def);
+        self
+    }
+
+    /// The plugin's manifest, as the host reads it.
+    #[must_use]
+    pub fn manifest(&self) -> Manifest {
+        Manifest {
+            format: MANIFEST_FORMAT,
+            name: self.name.clone(),
+            version: self.version.clone(),
+            connectors: self
+                .connectors
+                .iter()
+                .map(|c| {
+                    let mut manifest = c.manifest.clone();
+                    manifest.operations = c.operations.iter().map(|o| o.manifest.clone()).collect();
+                    manifest
+                })
+                .collect(),
+            functions: Vec::new(),
+        }
+    }
+}
+
+/// Adds operations to a connector.
+pub struct ConnectorBuilder<C> {
+    def: ConnectorDef,
+    connector: PhantomData<fn() -> C>,
+}
+
+impl<C: Connector> ConnectorBuilder<C> {
+    /// Adds an operation that writes.
+    #[must_use]
+    pub fn sink<S: Sink<Connector = C>>(mut self) -> Self {
+        let (config_schema, description) = schema_of::<S::Config>();
+        self.def.operations.push(OperationDef {
+            manifest: OperationManifest {
+                id: S::OPERATION.to_owned(),
+                title: S::TITLE.to_owned(),
+                description,
+                config_schema,
+                declaration: OperationDeclaration::Sink(S::declaration()),
+            },
+            resolve: resolve_sink::<S>,
+            open: Open::Sink(open_sink::<S>),
+        });
+        self
+    }
+
+    /// Adds an operation that reads.
+    #[must_use]
+    pub fn source<S: Source<Connector = C>>(mut self) -> Self {
+        let (config_schema, description) = schema_of::<S::Config>();
+        self.def.operations.push(OperationDef {
+            manifest: OperationManifest {
+                id: S::OPERATION.to_owned(),
+                title: S::TITLE.to_owned(),
+                description,
+                config_schema,
+                declaration: OperationDeclaration::Source(S::declaration()),
+            },
+            resolve: resolve_source::<S>,
+            open: Open::Source(run_source::<S>),
+        });
+        self
+    }
+
+    /// A complete host configuration (YAML) that shows the connector; checked by the kit.
+    #[must_use]
+    pub fn example(mut self, yaml: impl Into<String>) -> Self {
+        self.def.manifest.example = yaml.into();
+        self
+    }
+}
+
+pub(crate) struct ConnectorDef {
+    pub manifest: ConnectorManifest,
+    pub connect:
+        fn(Value, ConnectionContext) -> BoxFuture<'static, Result<Arc<dyn AnyConnection>, Failure>>,
+    pub operations: Vec<OperationDef>,
+}
+
+pub(crate) struct OperationDef {
+    pub manifest: OperationManifest,
+    pub resolve: fn(Value, Value) -> Result<Value, Failure>,
+    pub open: Open,
+}
+
+type OpenSink =
+    fn(AnyArc, Value, ConnectionContext) -> BoxFuture<'static, Result<Arc<dyn AnySink>, Failure>>;
+type RunSource = fn(
+    AnyArc,
+    Value,
+    ConnectionContext,
+    Option<Vec<u8>>,
+    Arc<SourceState>,
+) -> Result<BoxFuture<'static, Result<(), Failure>>, Failure>;
+
+pub(crate) enum Open {
+    Sink(OpenSink),
+    Source(RunSource),
+}
+
+pub(crate) trait AnyConnection: Send + Sync {
+    fn probe(&self) -> BoxFuture<'_, Result<(), Failure>>;
+    fn close(&self) -> BoxFuture<'_, ()>;
+    fn any(&self) -> AnyArc;
+}
+
+struct Connection<C>(Arc<C>);
+
+impl<C: Connector> AnyConnection for Connection<C> {
+    fn probe(&self) -> BoxFuture<'_, Result<(), Failure>> {
+        self.0.probe()
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        self.0.close()
+    }
+
+    fn any(&self) -> AnyArc {
+        Arc::clone(&self.0) as AnyArc
+    }
+}
+
+pub(crate) trait AnySink: Send + Sync {
+    fn write<'a>(&'a self, batch: &'a Batch, cx: &'a WriteContext) -> BoxFuture<'a, Vec<Outcome>>;
+    fn inspect(&self) -> BoxFuture<'_, Inspection>;
+}
+
+impl<S: Sink> AnySink for S {
+    fn write<'a>(&'a self, batch: &'a Batch, cx: &'a WriteContext) -> BoxFuture<'a, Vec<Outcome>> {
+        Sink::write(self, batch, cx)
+    }
+
+    fn inspect(&self) -> BoxFuture<'_, Inspection> {
+        Sink::inspect(self)
+    }
+}
+
+fn connect<C: Connector>(
+    config: Value,
+    cx: ConnectionContext,
+) -> BoxFuture<'static, Result<Arc<dyn AnyConnection>, Failure>> {
+    Box::pin(async move {
+        let connection = C::connect(parse(config, "connection")?, &cx).await?;
+        Ok(Arc::new(Connection(Arc::new(connection))) as Arc<dyn AnyConnection>)
+    })
+}
+
+fn open_sink<S: Sink>(
+    connection: AnyArc,
+    config: Value,
+    cx: ConnectionContext,
+) -> BoxFuture<'static, Result<Arc<dyn AnySink>, Failure>> {
+    Box::pin(async move {
+        let connection = downcast::<S::Connector>(connection, S::OPERATION)?;
+        let sink = S::open(connection, parse(config, S::OPERATION)?, &cx).await?;
+        Ok(Arc::new(sink) as Arc<dyn AnySink>)
+    })
+}
+
+fn run_source<S: Source>(
+    connection: AnyArc,
+    config: Value,
+    cx: ConnectionContext,
+    position: Option<Vec<u8>>,
+    state: Arc<SourceState>,
+) -> Result<BoxFuture<'static, Result<(), Failure>>, Failure> {
+    let connection = downcast::<S::Connector>(connection, S::OPERATION)?;
+    let config = parse(config, S::OPERATION)?;
+    Ok(S::run(
+        connection,
+        config,
+        SourceContext::new(cx, position, state),
+    ))
+}
+
+fn resolve_sink<S: Sink>(connection: Value, config: Value) -> Result<Value, Failure> {
+    let connection = parse(connection, S::Connector::NAME)?;
+    let resolved = S::resolve(&connection, &parse(config, S::OPERATION)?);
+    serde_json::to_value(resolved).map_err(|e| Failure::other(("json", e.to_string())))
+}
+
+fn resolve_source<S: Source>(connection: Value, config: Value) -> Result<Value, Failure> {
+    let connection = parse(connection, S::Connector::NAME)?;
+    let resolved = S::resolve(&connection, &parse(config, S::OPERATION)?);
+    serde_json::to_value(resolved).map_err(|e| Failure::other(("json", e.to_string())))
+}
+
+fn downcast<C: Connector>(connection: AnyArc, operation: &str) -> Result<Arc<C>, Failure> {
+    connection.downcast().map_err(|_| {
+        Failure::config((
+            "wrong_connection",
+            format!("{operation} needs a connection of connector {}", C::NAME),
+        ))
+    })
+}
+
+fn parse<T: DeserializeOwned>(config: Value, of: &str) -> Result<T, Failure> {
+    serde_json::from_value(config)
+        .map_err(|e| Failure::config(("config", format!("config of {of}: {e}"))))
+}
+
+/// The JSON schema of a config type, and its doc comment.
+fn schema_of<T: Config>() -> (Value, String) {
+    let schema = schemars::schema_for!(T).to_value();
+    let description = schema
+        .get("description")
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .to_owned();
+    (schema, description)
+}
+
+/// Exports a plugin: one line at the end of the crate, `export_plugin!(plugin);`, where `plugin`
+/// is a function `fn() -> Plugin`.
+#[macro_export]
+macro_rules! export_plugin {
+    ($plugin:path) => {
+        const _: fn() -> $crate::Plugin = $plugin;
+    };
+}
