@@ -37,9 +37,8 @@ enum Command {
     },
     /// Build, then run the host with a configuration.
     Run {
-        /// The configuration.
-        #[arg(default_value = "examples/quickstart.yaml")]
-        file: PathBuf,
+        /// The configuration. Without one: examples/quickstart.yaml, laid out in target/quickstart.
+        file: Option<PathBuf>,
         /// With optimisation.
         #[arg(long)]
         release: bool,
@@ -102,10 +101,17 @@ fn dispatch(command: Command) -> Result<()> {
         } => {
             let profile = Profile::from_release(release);
             build::build(&workspace, profile)?;
-            run(Process::new(workspace.host(profile))
-                .arg("run")
-                .arg(file)
-                .args(args))
+            let mut host = Process::new(workspace.host(profile));
+            match file {
+                Some(file) => host.arg("run").arg(file),
+                None => {
+                    let folder = workspace.target.join("quickstart");
+                    let config = demo::lay_out_quickstart(&workspace, profile, &folder)?;
+                    eprintln!("running {} in {}", demo::EXAMPLE, workspace.shown(&folder));
+                    host.current_dir(&folder).arg("run").arg(config)
+                }
+            };
+            run(host.args(args))
         }
         Command::Test { args } => test::test(&workspace, &args),
         Command::Gen { check } => generated::generate(&workspace, check),

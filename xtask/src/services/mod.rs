@@ -59,7 +59,7 @@ pub enum Act {
 #[derive(Debug)]
 pub enum Started {
     /// It runs.
-    Running(State),
+    Running(Box<State>),
     /// It cannot be had here, and this is not CI.
     Skipped(String),
 }
@@ -102,7 +102,7 @@ pub fn up(
         let spec = Spec::read(&workspace.root, &name)?;
         let instance = instance.unwrap_or(&name);
         let started = match start::start(&spec, instance, &workspace.target) {
-            Ok(state) => Started::Running(state),
+            Ok(state) => Started::Running(Box::new(state)),
             Err(Error::Failed(reason)) if !in_ci => {
                 eprintln!("SKIPPED {name}: {reason}");
                 Started::Skipped(reason)
