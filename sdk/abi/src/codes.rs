@@ -149,3 +149,9 @@ pub mod flags {
     /// Message: `time_unix_ms` holds a value.
     pub const MESSAGE_HAS_TIME: u32 = 2;
 }
+
+/// Numbers of attributes. Unknown ones are skipped.
+pub mod attributes {
+    /// Of a write or message: W3C `traceparent`, text.
+    pub const TRACEPARENT: u32 = 1;
+}

@@ -5,15 +5,24 @@
 //! vtables grow at their end (prefix types), and a method the other side lacks counts as absent.
 #![allow(
     unsafe_code,
-    reason = "exports and layout checks need it; see `export`"
+    reason = "exporting and casting the root needs it; see `export`"
 )]
 
 mod codes;
 mod data;
+pub mod export;
+pub mod json;
+pub mod note;
+mod vtable;
 
-pub use abi_stable::std_types::{RStr, RString, RVec};
-pub use codes::{Advice, Applied, ControlKind, FailureKind, Scope, SettleCode, Status, flags};
+pub use abi_stable::library::LibHeader;
+pub use abi_stable::prefix_type::PrefixTypeTrait;
+pub use abi_stable::std_types::{ROption, RStr, RString, RVec};
+pub use codes::{
+    Advice, Applied, ControlKind, FailureKind, Scope, SettleCode, Status, attributes, flags,
+};
 pub use data::{
     AttributeRow, HeaderRow, MessageBatch, MessageRow, OutcomeRow, Reply, SettleRow, Span,
     TemplateRow, WriteBatch, WriteRow,
 };
+pub use vtable::{Call, Host, HostRef, Plugin, PluginRef};

@@ -1,8 +1,10 @@
 //! What the host tells a connection and each write.
 
+use crate::shim;
+use consign_abi::json::Names;
 use parking_lot::Mutex;
 use std::future::Future;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -13,23 +15,6 @@ use tokio::task::JoinSet;
 pub struct ConnectionContext {
     names: Arc<Names>,
     tasks: Arc<Tasks>,
-}
-
-/// What the host says about the place of a connection; JSON on the boundary.
-#[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
-pub(crate) struct Names {
-    #[serde(default)]
-    pub connection: String,
-    #[serde(default)]
-    pub adapter: Option<String>,
-    #[serde(default)]
-    pub route: Option<String>,
-    #[serde(default)]
-    pub send: Option<String>,
-    #[serde(default)]
-    pub write_key_name: Option<String>,
-    #[serde(default)]
-    pub data_dir: Option<PathBuf>,
 }
 
 #[derive(Debug, Default)]
@@ -92,13 +77,13 @@ impl ConnectionContext {
 
     /// Runs a task beside the connection, on the plugin's own runtime. The connection owns it: it
     /// is aborted when the connection, sink or source this context was made for is closed. Never
-    /// blocks. A panic in it is logged and ends that task alone.
+    /// blocks. A panic in it is logged as an error and ends that task alone.
     ///
     /// Call it from inside one of the plugin's async methods (or a `tokio` test).
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let mut tasks = self.tasks.0.lock();
         while tasks.try_join_next().is_some() {}
-        tasks.spawn(task);
+        tasks.spawn(shim::in_place(shim::place(), task));
     }
 
     pub(crate) fn abort_tasks(&self) {

@@ -1,9 +1,12 @@
 //! Processors, transforms and error handlers: functions over one message or one failure.
 
+use crate::plugin::{BoxFuture, parse, schema_of};
 use crate::{Applied, Config, Detail, Failure};
 use async_trait::async_trait;
+use consign_manifest::{FunctionManifest, PluginKind};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A message as a function sees it.
@@ -164,4 +167,116 @@ pub enum Decision {
         /// The body to send; `None` sends the original.
         body: Option<Vec<u8>>,
     },
+}
+
+/// A function with its type erased.
+pub(crate) struct FunctionDef {
+    pub manifest: FunctionManifest,
+    pub open: fn(Value, FunctionContext) -> BoxFuture<'static, Result<AnyFunction, Failure>>,
+}
+
+/// An opened function.
+#[derive(Clone)]
+pub(crate) enum AnyFunction {
+    /// A processor or a transform: both change a message or fail.
+    Change(Arc<dyn Change>),
+    /// An error handler.
+    Decide(Arc<dyn Decide>),
+}
+
+pub(crate) trait Change: Send + Sync {
+    fn change<'a>(&'a self, message: &'a mut Message) -> BoxFuture<'a, Result<(), Detail>>;
+}
+
+pub(crate) trait Decide: Send + Sync {
+    fn decide<'a>(
+        &'a self,
+        failure: &'a FailureReport,
+        message: &'a Message,
+    ) -> BoxFuture<'a, Decision>;
+}
+
+struct OfProcessor<P>(P);
+struct OfTransform<T>(T);
+struct OfHandler<E>(E);
+
+impl<P: Processor> Change for OfProcessor<P> {
+    fn change<'a>(&'a self, message: &'a mut Message) -> BoxFuture<'a, Result<(), Detail>> {
+        self.0.process(message)
+    }
+}
+
+impl<T: Transform> Change for OfTransform<T> {
+    fn change<'a>(&'a self, message: &'a mut Message) -> BoxFuture<'a, Result<(), Detail>> {
+        self.0.transform(message)
+    }
+}
+
+impl<E: ErrorHandler> Decide for OfHandler<E> {
+    fn decide<'a>(
+        &'a self,
+        failure: &'a FailureReport,
+        message: &'a Message,
+    ) -> BoxFuture<'a, Decision> {
+        self.0.decide(failure, message)
+    }
+}
+
+impl FunctionDef {
+    /// Whether this is the function of that kind (`processor`, …) and name.
+    pub fn is(&self, kind: &str, name: &str) -> bool {
+        let own = match self.manifest.kind {
+            PluginKind::Processor => "processor",
+            PluginKind::Transform => "transform",
+            _ => "error_handler",
+        };
+        own == kind && self.manifest.name == name
+    }
+
+    pub fn processor<P: Processor>() -> Self {
+        Self {
+            manifest: manifest::<P::Config>(PluginKind::Processor, P::NAME, P::TITLE),
+            open: |config, cx| {
+                Box::pin(async move {
+                    let open = P::open(parse(config, P::NAME)?, &cx).await?;
+                    Ok(AnyFunction::Change(Arc::new(OfProcessor(open))))
+                })
+            },
+        }
+    }
+
+    pub fn transform<T: Transform>() -> Self {
+        Self {
+            manifest: manifest::<T::Config>(PluginKind::Transform, T::NAME, T::TITLE),
+            open: |config, cx| {
+                Box::pin(async move {
+                    let open = T::open(parse(config, T::NAME)?, &cx).await?;
+                    Ok(AnyFunction::Change(Arc::new(OfTransform(open))))
+                })
+            },
+        }
+    }
+
+    pub fn error_handler<E: ErrorHandler>() -> Self {
+        Self {
+            manifest: manifest::<E::Config>(PluginKind::ErrorHandler, E::NAME, E::TITLE),
+            open: |config, cx| {
+                Box::pin(async move {
+                    let open = E::open(parse(config, E::NAME)?, &cx).await?;
+                    Ok(AnyFunction::Decide(Arc::new(OfHandler(open))))
+                })
+            },
+        }
+    }
+}
+
+fn manifest<C: Config>(kind: PluginKind, name: &str, title: &str) -> FunctionManifest {
+    let (config_schema, description) = schema_of::<C>();
+    FunctionManifest {
+        kind,
+        name: name.to_owned(),
+        title: title.to_owned(),
+        description,
+        config_schema,
+    }
 }

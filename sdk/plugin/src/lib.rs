@@ -15,6 +15,7 @@ mod functions;
 pub mod groups;
 mod outcome;
 mod plugin;
+mod shim;
 mod source;
 mod source_state;
 pub mod testing;
@@ -37,6 +38,12 @@ pub use source::{
     Stopped,
 };
 pub use traits::{Connector, Sink, Source};
+
+/// What `export_plugin!` expands to; not for authors.
+#[doc(hidden)]
+pub mod __private {
+    pub use crate::shim::{Header, NOTE_ABI, NOTE_HEAD, NOTE_PANIC, NoteRecord, Root, header, root};
+}
 
 /// Everything a connector needs, for one `use`.
 pub mod prelude {

@@ -1,12 +1,14 @@
 //! Putting a plugin together, and its parts with their types erased.
 
+use crate::functions::FunctionDef;
 use crate::source_state::SourceState;
 use crate::{
-    Batch, Config, ConnectionContext, Connector, Failure, Inspection, Outcome, Sink, Source,
-    SourceContext, WriteContext,
+    Batch, Config, ConnectionContext, Connector, ErrorHandler, Failure, Inspection, Outcome,
+    Processor, Sink, Source, SourceContext, Transform, WriteContext,
 };
 use consign_manifest::{
     ConnectorManifest, MANIFEST_FORMAT, Manifest, OperationDeclaration, OperationManifest,
+    ResolveRequest,
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -23,7 +25,8 @@ pub(crate) type AnyArc = Arc<dyn Any + Send + Sync>;
 pub struct Plugin {
     name: String,
     version: String,
-    pub(crate) connectors: Vec<ConnectorDef>,
+    connectors: Vec<ConnectorDef>,
+    functions: Vec<FunctionDef>,
 }
 
 impl Plugin {
@@ -33,6 +36,7 @@ impl Plugin {
             name: name.into(),
             version: version.into(),
             connectors: Vec::new(),
+            functions: Vec::new(),
         }
     }
 
@@ -62,6 +66,59 @@ impl Plugin {
         self
     }
 
+    /// Adds a processor.
+    #[must_use]
+    pub fn processor<P: Processor>(mut self) -> Self {
+        self.functions.push(FunctionDef::processor::<P>());
+        self
+    }
+
+    /// Adds a transform.
+    #[must_use]
+    pub fn transform<T: Transform>(mut self) -> Self {
+        self.functions.push(FunctionDef::transform::<T>());
+        self
+    }
+
+    /// Adds an error handler.
+    #[must_use]
+    pub fn error_handler<E: ErrorHandler>(mut self) -> Self {
+        self.functions.push(FunctionDef::error_handler::<E>());
+        self
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn connector_def(&self, name: &str) -> Option<&ConnectorDef> {
+        self.connectors.iter().find(|c| c.manifest.name == name)
+    }
+
+    pub(crate) fn operation_def(&self, connector: &str, id: &str) -> Option<&OperationDef> {
+        let connector = self.connector_def(connector)?;
+        connector.operations.iter().find(|o| o.manifest.id == id)
+    }
+
+    pub(crate) fn function_def(&self, kind: &str, name: &str) -> Option<&FunctionDef> {
+        self.functions.iter().find(|f| f.is(kind, name))
+    }
+
+    /// Answers a [`ResolveRequest`], given as JSON.
+    pub(crate) fn resolve(&self, request: &[u8]) -> Result<Value, Failure> {
+        let request: ResolveRequest = serde_json::from_slice(request)
+            .map_err(|e| Failure::other(("bad_request", e.to_string())))?;
+        let operations = self.connectors.iter().flat_map(|c| &c.operations);
+        let operation = operations
+            .into_iter()
+            .find(|o| o.manifest.id == request.operation)
+            .ok_or_else(|| {
+                let message = format!("the plugin has no operation {}", request.operation);
+                Failure::config(("no_such_operation", message))
+            })?;
+        (operation.resolve)(request.connection, request.function)
+    }
+
     /// The plugin's manifest, as the host reads it.
     #[must_use]
     pub fn manifest(&self) -> Manifest {
@@ -78,7 +135,7 @@ impl Plugin {
                     manifest
                 })
                 .collect(),
-            functions: Vec::new(),
+            functions: self.functions.iter().map(|f| f.manifest.clone()).collect(),
         }
     }
 }
@@ -258,13 +315,13 @@ fn downcast<C: Connector>(connection: AnyArc, operation: &str) -> Result<Arc<C>,
     })
 }
 
-fn parse<T: DeserializeOwned>(config: Value, of: &str) -> Result<T, Failure> {
+pub(crate) fn parse<T: DeserializeOwned>(config: Value, of: &str) -> Result<T, Failure> {
     serde_json::from_value(config)
         .map_err(|e| Failure::config(("config", format!("config of {of}: {e}"))))
 }
 
 /// The JSON schema of a config type, and its doc comment.
-fn schema_of<T: Config>() -> (Value, String) {
+pub(crate) fn schema_of<T: Config>() -> (Value, String) {
     let schema = schemars::schema_for!(T).to_value();
     let description = schema
         .get("description")
@@ -276,9 +333,43 @@ fn schema_of<T: Config>() -> (Value, String) {
 
 /// Exports a plugin: one line at the end of the crate, `export_plugin!(plugin);`, where `plugin`
 /// is a function `fn() -> Plugin`.
+///
+/// The host finds a plugin by the package's name without `consign-plugin-`. One whose connectors
+/// or functions have other names lists them all, separated by blanks:
+/// `export_plugin!(plugin, provides = "s3 sqs sns");`
 #[macro_export]
 macro_rules! export_plugin {
     ($plugin:path) => {
-        const _: fn() -> $crate::Plugin = $plugin;
+        $crate::export_plugin!($plugin, provides = "");
+    };
+    ($plugin:path, provides = $provides:literal) => {
+        const _: () = {
+            extern "C" fn root() -> $crate::__private::Root {
+                $crate::__private::root($plugin)
+            }
+
+            // The name holds the crate's, so that several plugins fit into one binary.
+            #[unsafe(export_name = concat!("consign_plugin_root_", env!("CARGO_CRATE_NAME")))]
+            pub static ROOT: $crate::__private::Header = $crate::__private::header(root);
+
+            #[used]
+            #[unsafe(link_section = ".note.consign")]
+            static NOTE: $crate::__private::NoteRecord = $crate::__private::NoteRecord::new(&[
+                $crate::__private::NOTE_HEAD,
+                $crate::__private::NOTE_ABI,
+                $crate::__private::NOTE_PANIC,
+                concat!(
+                    "\npackage=",
+                    env!("CARGO_PKG_NAME"),
+                    "\nversion=",
+                    env!("CARGO_PKG_VERSION"),
+                    "\nroot=consign_plugin_root_",
+                    env!("CARGO_CRATE_NAME"),
+                    "\nprovides=",
+                    $provides,
+                    "\n"
+                ),
+            ]);
+        };
     };
 }

@@ -3,12 +3,12 @@
 //!
 //! [`open_sink`] and [`write()`] for sinks, [`SourceDriver`] for sources.
 
-use crate::context::Names;
 use crate::source_state::{SourceState, Upstream};
 use crate::{
     Batch, ConnectionContext, Connector, Failure, MessageId, Outcome, SettleResult, Sink, Source,
     SourceContext, WriteContext,
 };
+use consign_abi::json::Names;
 use consign_abi::{
     HeaderRow, MessageBatch, MessageRow, Span, TemplateRow, WriteBatch, WriteRow, flags,
 };

@@ -1,0 +1,164 @@
+//! Asynchronous calls: each runs as one task, and is answered once, by its result, its cancel, its
+//! deadline or its panic, whichever comes first. The work is dropped before the answer leaves.
+
+use super::{Core, guarded, logging};
+use crate::plugin::BoxFuture;
+use consign_abi::{Call, Reply, Status};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+/// Longest deadline a timer is set for; the host's own are far below.
+const LONGEST_DEADLINE: Duration = Duration::from_secs(30 * 24 * 3600);
+
+#[derive(Default)]
+pub(super) struct Calls(Mutex<HashMap<(u64, u64), watch::Sender<bool>>>);
+
+/// What the work of a call may know of it.
+pub(super) struct CallContext {
+    pub deadline: Instant,
+    pub cancelled: watch::Receiver<bool>,
+}
+
+/// Runs `work` as the answer to `call`. `on_panic` runs before a panic is answered.
+pub(super) fn run<F, W>(
+    core: &'static Core,
+    call: Call,
+    names: Option<Arc<logging::Place>>,
+    work: F,
+    on_panic: impl FnOnce(&str) + Send + 'static,
+) where
+    F: FnOnce(CallContext) -> W,
+    W: Future<Output = Reply> + Send + 'static,
+{
+    let (cancel, mut cancelled) = watch::channel(false);
+    let within = Duration::from_millis(call.deadline_ms).min(LONGEST_DEADLINE);
+    let context = CallContext {
+        deadline: Instant::now() + within,
+        cancelled: cancelled.clone(),
+    };
+    let key = (call.token, call.generation);
+    core.calls.0.lock().insert(key, cancel);
+    let work: BoxFuture<'static, Reply> = Box::pin(work(context));
+    let spawned = core.spawn(logging::in_place(names, async move {
+        let mut work = Contained(Some(work));
+        let ended = tokio::select! {
+            biased;
+            ended = &mut work => ended,
+            _ = cancelled.wait_for(|cancelled| *cancelled) => Ok(Reply::of(Status::Aborted)),
+            () = tokio::time::sleep(within) => Ok(Reply::of(Status::Aborted)),
+        };
+        // Tasks the work has spawned hear of the end; then the work itself goes.
+        if let Some(cancel) = core.calls.0.lock().remove(&key) {
+            cancel.send_replace(true);
+        }
+        let ended = ended.and_then(|reply| work.discard().map(|()| reply));
+        let reply = ended.unwrap_or_else(|panic| {
+            on_panic(&panic);
+            let mut reply = Reply::of(Status::Panicked);
+            reply.bytes = panic.into_bytes().into();
+            reply
+        });
+        answer(core, call, reply);
+    }));
+    if !spawned {
+        core.calls.0.lock().remove(&key);
+        answer(core, call, Reply::of(Status::NoSuchHandle));
+    }
+}
+
+/// Answers a call.
+pub(super) fn answer(core: &Core, call: Call, reply: Reply) {
+    if let Some(host) = core.host() {
+        (host.vtable.complete())(call.token, call.generation, reply);
+    }
+}
+
+/// Answers a call whose handle is not there.
+pub(super) fn no_such_handle(core: &Core, call: Call) {
+    answer(core, call, Reply::of(Status::NoSuchHandle));
+}
+
+pub(super) extern "C" fn cancel(token: u64, generation: u64) {
+    guarded((), |core| {
+        if let Some(cancel) = core.calls.0.lock().get(&(token, generation)) {
+            cancel.send_replace(true);
+        }
+    });
+}
+
+/// Time the runtime gets to end its tasks at shutdown when the host gives none.
+const SHUTDOWN_AT_MOST: Duration = Duration::from_secs(10);
+
+pub(super) extern "C" fn shutdown(call: Call) {
+    guarded((), |core| {
+        core.sources.stop_all();
+        let Some(runtime) = core.runtime.lock().take() else {
+            return answer(core, call, Reply::of(Status::Ok));
+        };
+        let within = Duration::from_millis(call.deadline_ms).min(SHUTDOWN_AT_MOST);
+        // A thread of its own: ending a runtime blocks, and this entry point may not.
+        let ending = std::thread::Builder::new()
+            .name("plugin-shutdown".to_owned())
+            .spawn(move || {
+                runtime.shutdown_timeout(within);
+                answer(core, call, Reply::of(Status::Ok));
+            });
+        if ending.is_err() {
+            answer(core, call, Reply::of(Status::Failed));
+        }
+    });
+}
+
+/// A future whose panics become errors, in polling and in dropping.
+pub(super) struct Contained<T>(pub Option<BoxFuture<'static, T>>);
+
+impl<T> Contained<T> {
+    /// Drops the work; an error says that the drop panicked.
+    pub fn discard(&mut self) -> Result<(), String> {
+        let work = self.0.take();
+        catch_unwind(AssertUnwindSafe(|| drop(work))).map_err(|panic| text_of(&*panic))
+    }
+}
+
+impl<T> Future for Contained<T> {
+    type Output = Result<T, String>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(work) = self.0.as_mut() else {
+            return Poll::Pending;
+        };
+        let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx)));
+        match polled {
+            Ok(Poll::Pending) => Poll::Pending,
+            Ok(Poll::Ready(value)) => Poll::Ready(self.discard().map(|()| value)),
+            Err(panic) => {
+                // What the work still holds goes too; a second panic adds nothing.
+                let _ = self.discard();
+                Poll::Ready(Err(text_of(&*panic)))
+            }
+        }
+    }
+}
+
+impl<T> Drop for Contained<T> {
+    fn drop(&mut self) {
+        // Reached when the runtime drops the task; nobody is left to tell.
+        let _ = self.discard();
+    }
+}
+
+/// A panic's message.
+pub(super) fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
+    panic
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a panic without a message".to_owned())
+}
