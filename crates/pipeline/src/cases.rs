@@ -1,0 +1,1 @@
+//! Messages with expected outcomes, for `consign test`.
