@@ -1,7 +1,7 @@
 //! `test`: everything that must hold, in one command, from a fresh checkout.
 
 use crate::build::build;
-use crate::error::{Context, Result};
+use crate::error::{Context, Result, failed};
 use crate::services::{self, Started};
 use crate::workspace::{Profile, Workspace, cargo_command, run};
 use crate::{generated, system};
@@ -9,25 +9,33 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 /// Installs what is missing, starts the services, builds host and plugins, runs the tests of the whole
-/// workspace with `extra` arguments, and checks the generated files. The services that were started
-/// here are stopped again, whatever the tests came to.
+/// workspace with `extra` arguments, and checks the generated files. A failing test does not hide a
+/// stale file. The services that were started here are stopped again, whatever the tests came to.
 pub fn test(workspace: &Workspace, extra: &[String]) -> Result<()> {
     system::ensure_build_needs()?;
     let running = services::State::instances(&workspace.target);
     let started = services::up(workspace, &[], None)?;
-    let result = build(workspace, Profile::Debug)
-        .and_then(|()| run_tests(workspace, &started, extra))
-        .and_then(|()| generated::generate(workspace, true));
+    let mut results = vec![build(workspace, Profile::Debug)];
+    if results.iter().all(Result::is_ok) {
+        results.push(run_tests(workspace, &started, extra));
+        results.push(generated::generate(workspace, true));
+    }
     let ours: Vec<String> = started
         .into_keys()
         .filter(|name| !running.contains(name))
         .collect();
-    let stopped = if ours.is_empty() {
+    if !ours.is_empty() {
+        results.push(services::down(workspace, &ours, false, false));
+    }
+    let problems: Vec<String> = results
+        .into_iter()
+        .filter_map(|result| result.err().map(|error| error.to_string()))
+        .collect();
+    if problems.is_empty() {
         Ok(())
     } else {
-        services::down(workspace, &ours, false, false)
-    };
-    result.and(stopped)
+        failed(problems.join("\n"))
+    }
 }
 
 fn run_tests(
@@ -38,7 +46,7 @@ fn run_tests(
     let mut command = cargo_command();
     command
         .current_dir(&workspace.root)
-        .args(["test", "--workspace"])
+        .args(["test", "--workspace", "--no-fail-fast"])
         .args(extra);
     set_environment(workspace, started, &mut command)?;
     run(&mut command)

@@ -46,6 +46,12 @@ const LIMIT: Duration = Duration::from_secs(360);
 /// After an outage the first write lands within this time, or something is wrong.
 const RESUME_WITHIN: Duration = Duration::from_secs(60);
 
+/// When nothing more lands for this long, what is missing is lost; a lane's longest pause is 2 s.
+const QUIET: Duration = Duration::from_secs(30);
+
+/// How often the destinations are looked at in the end.
+const LOOK: Duration = Duration::from_millis(200);
+
 /// Where the example takes webhooks.
 const PATH: &str = "/webhooks";
 
@@ -195,7 +201,8 @@ impl<'a> Play<'a> {
         let host = self.finish(host, &load)?;
         let took = since.elapsed();
         let host_repeats = telemetry::repeats(self.scene);
-        host.stop()?;
+        let stop_fault = host.stop().err().map(|error| error.to_string());
+        self.watch.check()?;
         self.close_last_kill()?;
         eprintln!("reading the destinations");
         let sent = self.options.messages;
@@ -215,6 +222,7 @@ impl<'a> Play<'a> {
             tries: [&tries.broken, &tries.blocked, &tries.in_flight]
                 .map(|count| count.load(Ordering::Relaxed)),
             took,
+            stop_fault,
         })
     }
 
@@ -289,7 +297,7 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    /// Waits until all webhooks are accepted and have landed.
+    /// Waits until all webhooks are accepted and have landed, or until nothing moves any more.
     fn finish(&mut self, mut host: Host, load: &Load) -> Result<Host> {
         self.watch.wait(|| {
             host.check()?;
@@ -297,13 +305,20 @@ impl<'a> Play<'a> {
         })?;
         let accepted = self.accepted();
         eprintln!("all senders are done: {accepted} accepted; waiting for the rest to land");
+        let (mut moved, mut last) = (Instant::now(), (0, 0));
         self.watch.wait(|| {
             host.check()?;
-            std::thread::sleep(Duration::from_millis(200));
-            let landed = self.database.distinct()? >= accepted
-                && destination::count_files(&self.scene.archive)? >= accepted;
+            std::thread::sleep(LOOK);
+            let rows = self.database.distinct()?;
+            let files = destination::count_files(&self.scene.archive)?;
+            if (rows, files) != last {
+                (moved, last) = (Instant::now(), (rows, files));
+            }
             // Repeats of what has landed may still be on their way.
-            Ok(landed && telemetry::pending(self.scene).unwrap_or(0) == 0)
+            let landed = rows >= accepted
+                && files >= accepted
+                && telemetry::pending(self.scene).unwrap_or(0) == 0;
+            Ok(landed || moved.elapsed() > QUIET)
         })?;
         Ok(host)
     }

@@ -57,6 +57,8 @@ pub struct Report {
     pub tries: [u64; 3],
     /// From the first webhook to the last one landed.
     pub took: Duration,
+    /// What went wrong when the host was asked to end.
+    pub stop_fault: Option<String>,
 }
 
 /// The last line with `--json`.
@@ -95,7 +97,7 @@ impl Report {
     /// What is wrong, a sentence each; empty when everything that was promised held.
     pub fn faults(&self) -> Vec<String> {
         let summary = self.summary();
-        let mut faults = Vec::new();
+        let mut faults: Vec<String> = self.stop_fault.iter().cloned().collect();
         let mut expect = |holds: bool, text: String| {
             if !holds {
                 faults.push(text);
@@ -285,6 +287,7 @@ mod tests {
             host_repeats: None,
             tries: [3, 2, 1],
             took: Duration::from_secs(44),
+            stop_fault: None,
         }
     }
 
