@@ -22,6 +22,8 @@ pub struct Tally {
     pub altered: u64,
     /// Entries that no sender sent.
     pub foreign: u64,
+    /// Hidden files: what the host was writing when it was killed and had not given its name yet.
+    pub unfinished: u64,
 }
 
 /// The part of a body by which it is known.
@@ -142,27 +144,36 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
         let entries =
             std::fs::read_dir(&folder).context(|| format!("cannot read {}", folder.display()))?;
         for entry in entries.flatten() {
-            let path = entry.path();
-            if path.is_dir() {
-                open.push(path);
+            // The folder can hold tens of thousands of files, so none is asked about twice.
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                open.push(entry.path());
             } else {
-                found.push(path);
+                found.push(entry.path());
             }
         }
     }
     Ok(found)
 }
 
-/// How many files there are.
-pub fn count_files(folder: &Path) -> Result<u64> {
-    files(folder).map(|files| files.len() as u64)
+fn is_hidden(path: &Path) -> bool {
+    path.file_name()
+        .is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
 }
 
-/// Reads every file. A file that was being written when the host was killed and never finished is not
-/// a copy, but it has no business there: it counts as foreign.
+/// How many files there are under their final names.
+pub fn count_files(folder: &Path) -> Result<u64> {
+    let files = files(folder)?;
+    Ok(files.iter().filter(|path| !is_hidden(path)).count() as u64)
+}
+
+/// Reads every file.
 pub fn tally_files(folder: &Path, seed: u64, sent: u64) -> Result<Tally> {
     let mut tally = Tally::default();
     for path in files(folder)? {
+        if is_hidden(&path) {
+            tally.unfinished += 1;
+            continue;
+        }
         let body = std::fs::read(&path).context(|| format!("cannot read {}", path.display()))?;
         tally.add(seed, sent, &body);
     }
@@ -241,7 +252,10 @@ mod tests {
             let path = folder.path().join(sub).join(format!("{number}.json"));
             std::fs::write(path, entry).unwrap();
         }
-        check(&tally_files(folder.path(), 1, 4).unwrap());
+        std::fs::write(folder.path().join(".half.tmp"), "half a fi").unwrap();
+        let tally = tally_files(folder.path(), 1, 4).unwrap();
+        check(&tally);
+        assert_eq!(tally.unfinished, 1);
         assert_eq!(count_files(folder.path()).unwrap(), 7);
     }
 

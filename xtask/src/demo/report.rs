@@ -194,6 +194,13 @@ impl Report {
             )?;
         }
         self.write_lost(out)?;
+        if self.files.unfinished > 0 {
+            writeln!(
+                out,
+                "hidden files that a kill left unfinished in the folder: {}",
+                self.files.unfinished
+            )?;
+        }
         writeln!(out)?;
         for (number, kill) in self.kills.iter().enumerate() {
             let in_flight = match kill.in_flight {

@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 /// The event that a host records at its start when the one before did not end cleanly.
 const UNCLEAN_EXIT: &str = "unclean_exit";
 
-/// In that event: writes that were on their way to a destination when the host died.
-const IN_FLIGHT: &str = "maybe_writes";
+/// In that event: writes that may have been on their way to a destination when the host died.
+const IN_FLIGHT: &str = "maybe_in_flight";
 
 /// In the status: writes that the destination recognised by their key or target.
 const REPEATS: &str = "delivered_as_repeat";
@@ -22,8 +22,7 @@ const PENDING: &str = "pending";
 pub fn in_flight_at_last_exit(scene: &Scene) -> Option<u64> {
     let args = ["events", "--json", "--code", UNCLEAN_EXIT];
     let events = ask(scene, &args)?;
-    let last = events.as_array()?.last()?;
-    last.get("fields")?.get(IN_FLIGHT)?.as_u64()
+    sum(events.as_array()?.last()?, IN_FLIGHT)
 }
 
 /// Writes that the host counts as delivered again and recognised. None when it does not say.
