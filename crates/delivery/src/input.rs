@@ -213,7 +213,7 @@ pub enum Act {
     PauseConnection(ConnectionId),
     /// Go on.
     ResumeConnection(ConnectionId),
-    /// Probe now; a halt by `denied` or by fencing is lifted (credentials were mended).
+    /// Probe now; a halt by `denied` is lifted (credentials were mended), one by fencing is not.
     ProbeNow(ConnectionId),
     /// Try this lane's waiting writes now; one that is held as ambiguous may be sent once more.
     RetryNow(LaneId),

@@ -1,6 +1,10 @@
 //! What status pages and metrics read.
 
+use crate::connection::Mode;
+use crate::gate::Cause;
 use crate::ids::{ConnectionId, LaneId};
+use crate::lane::Phase;
+use crate::machine::Delivery;
 use crate::output::SettleResult;
 
 /// A snapshot of one lane.
@@ -148,4 +152,111 @@ pub struct ConnectionStats {
     pub interruptions: u64,
     /// Its targets and their gates.
     pub targets: Vec<(String, GateState)>,
+}
+
+impl Delivery {
+    /// All lanes.
+    pub fn lanes(&self) -> impl Iterator<Item = LaneId> + '_ {
+        self.lanes.keys().copied()
+    }
+
+    /// All connections.
+    pub fn connections(&self) -> impl Iterator<Item = ConnectionId> + '_ {
+        self.connections.keys().copied()
+    }
+
+    /// Requests on their way.
+    #[must_use]
+    pub fn in_flight(&self) -> u32 {
+        count(self.requests.len())
+    }
+
+    /// A snapshot of one lane; O(its window).
+    #[must_use]
+    pub fn lane_stats(&self, id: LaneId) -> Option<LaneStats> {
+        let lane = self.lanes.get(&id)?;
+        let phases = |wanted: fn(&Phase) -> bool| {
+            count(
+                lane.writes
+                    .values()
+                    .filter(|write| wanted(&write.phase))
+                    .count(),
+            )
+        };
+        Some(LaneStats {
+            lane: id,
+            state: self.lane_state(id),
+            in_flight: lane.in_flight,
+            settling: count(lane.settling.len()),
+            window: count(lane.writes.len()),
+            retrying: phases(|phase| matches!(phase, Phase::Backoff { .. })),
+            ambiguous: phases(|phase| *phase == Phase::Held),
+            held_keys: count(lane.held.len()),
+            counts: lane.counts.clone(),
+        })
+    }
+
+    fn lane_state(&self, id: LaneId) -> LaneState {
+        let Some(lane) = self.lanes.get(&id) else {
+            return LaneState::Idle;
+        };
+        let (Some(connection), Some(target)) = (
+            self.connections.get(&lane.cfg.connection),
+            self.targets.get(&lane.target),
+        ) else {
+            return LaneState::Idle;
+        };
+        let halted = |gate: GateState| matches!(gate, GateState::Halted | GateState::Denied);
+        if lane.paused || connection.paused {
+            LaneState::Paused
+        } else if lane.removing || self.draining {
+            LaneState::Draining
+        } else if lane.halted_on.is_some() {
+            LaneState::HaltedOnOneWrite
+        } else if halted(connection.gate.shown()) || halted(target.gate.shown()) {
+            LaneState::Halted
+        } else if !connection.gate.is_open() || connection.rebuilding {
+            LaneState::GateClosed
+        } else if !target.gate.is_open() && target.gate.cause == Cause::Throttled {
+            LaneState::Throttled
+        } else if !target.gate.is_open() {
+            LaneState::TargetClosed
+        } else if lane.in_flight > 0 {
+            LaneState::Sending
+        } else if lane.writes.is_empty() && lane.held.is_empty() {
+            LaneState::Idle
+        } else if self.mode(id) == Mode::Open && !lane.ready.is_empty() {
+            LaneState::Sending
+        } else {
+            LaneState::Waiting
+        }
+    }
+
+    /// A snapshot of one connection; O(its targets).
+    #[must_use]
+    pub fn connection_stats(&self, id: ConnectionId) -> Option<ConnectionStats> {
+        let connection = self.connections.get(&id)?;
+        let targets = || {
+            connection
+                .targets
+                .iter()
+                .filter_map(|number| self.targets.get(number))
+        };
+        Some(ConnectionStats {
+            connection: id,
+            gate: connection.gate.shown(),
+            since_ms: connection.gate.since_ms,
+            next_try_ms: connection.gate.try_at_ms,
+            in_flight: count(connection.live.len()),
+            fenced: connection.fenced,
+            interruptions: targets().map(|target| target.interruption).sum(),
+            targets: targets()
+                .map(|target| (target.name.clone(), target.gate.shown()))
+                .collect(),
+        })
+    }
+}
+
+fn count(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
 }

@@ -1,0 +1,190 @@
+//! Rule 1: poison is told from outage by evidence, and the policy that spends a write (rule 6).
+
+use crate::event::EventCode;
+use crate::ids::LaneId;
+use crate::lane::Phase;
+use crate::machine::{Delivery, Timer};
+use crate::note::WriteNote;
+use crate::output::ParkReason;
+
+impl Delivery {
+    /// A write of this target was delivered: failures before it count, its interruption is over.
+    pub(crate) fn evidence(&mut self, number: u32) {
+        let Some(target) = self.targets.get_mut(&number) else {
+            return;
+        };
+        target.interrupted = false;
+        target.vanished.clear();
+        let failing = std::mem::take(&mut target.failing);
+        let suspects = std::mem::take(&mut target.suspects);
+        let ambiguous = std::mem::take(&mut target.ambiguous);
+        let clock = target.open_clock(self.now_ms);
+        for (lane, seq) in suspects {
+            // When others failed beside it, its last try may have met an outage.
+            let alone = failing.iter().all(|other| *other == (lane, seq));
+            self.charge(lane, seq, clock, alone);
+        }
+        for (id, seq) in ambiguous {
+            let Some(write) = self
+                .lanes
+                .get_mut(&id)
+                .and_then(|lane| lane.writes.get_mut(&seq))
+            else {
+                continue;
+            };
+            if matches!(write.phase, Phase::InFlight(_)) {
+                // It is on its way once more: that answer decides.
+                write.finish_on_failure = true;
+            } else {
+                self.finish(id, seq, ParkReason::MayHaveLanded);
+            }
+        }
+    }
+
+    /// The failures of one write count now.
+    fn charge(&mut self, id: LaneId, seq: u64, clock: u64, alone: bool) {
+        let Some(lane) = self.lanes.get_mut(&id) else {
+            return;
+        };
+        let policy = lane.cfg.policy;
+        let volatile = lane.is_volatile();
+        let Some(write) = lane.writes.get_mut(&seq) else {
+            return;
+        };
+        let note = &mut write.note;
+        note.attempts = note.attempts.saturating_add(write.uncharged);
+        write.uncharged = 0;
+        if let Some(mark) = write.age_mark {
+            note.open_gate_age_ms = note
+                .open_gate_age_ms
+                .saturating_add(clock.saturating_sub(mark));
+            write.age_mark = Some(clock);
+        }
+        let too_old = policy
+            .max_age_ms
+            .is_some_and(|limit| note.open_gate_age_ms >= limit);
+        let spent = too_old || note.attempts >= policy.max_attempts;
+        if write.phase != Phase::Held {
+            lane.stuck.remove(&seq);
+        }
+        if write.last_try_failed && !alone {
+            write.last_try_failed = false;
+        } else if write.last_try_failed {
+            let reason = if too_old {
+                ParkReason::AgeSpent
+            } else {
+                ParkReason::AttemptsSpent
+            };
+            match write.phase {
+                Phase::InFlight(_) => write.finish_on_failure = true,
+                Phase::Asking => {}
+                _ => {
+                    self.finish(id, seq, reason);
+                    return;
+                }
+            }
+        } else if spent {
+            // One last try, alone: a companion of its batch may have been the culprit.
+            note.set(WriteNote::SPENT, true);
+            write.alone = true;
+        }
+        if !volatile {
+            if let Some(lane) = self.lanes.get_mut(&id) {
+                lane.mark_note(seq);
+            }
+            self.touch(id);
+        }
+        self.check_halt(id);
+    }
+
+    /// Where other lanes may tell, they get one backoff cap to do so before a trial.
+    pub(crate) fn delay_trial(&mut self, id: LaneId) {
+        let now_ms = self.now_ms;
+        let others = self.others_may_tell(id);
+        if let Some(lane) = self.lanes.get_mut(&id)
+            && others
+            && lane.trial_at_ms <= now_ms
+        {
+            let at = now_ms.saturating_add(lane.cfg.policy.backoff.max_ms);
+            lane.trial_at_ms = at;
+            self.timers.insert((at, Timer::Trial(id)));
+        }
+    }
+
+    /// Rule 1's report: one write fails and no other can tell whether it is the write or the target.
+    pub(crate) fn check_halt(&mut self, id: LaneId) {
+        let Some(lane) = self.lanes.get(&id) else {
+            return;
+        };
+        if lane.stuck.is_empty() && lane.halted_on.is_none() {
+            return;
+        }
+        let first = lane.stuck.first().copied();
+        let alone = first.is_some()
+            && lane.trial.is_none()
+            && lane.next_untried().is_none()
+            && lane.ready.iter().all(|seq| lane.stuck.contains(seq))
+            && !lane.has_sound_in_flight()
+            && !lane.fetching
+            && lane.wants_fetch().is_none()
+            && !self.others_may_tell(id);
+        let before = lane.halted_on;
+        let after = if alone { first } else { None };
+        if before.is_some() == after.is_some() {
+            return;
+        }
+        if let Some(lane) = self.lanes.get_mut(&id) {
+            lane.halted_on = after;
+        }
+        match (before, after) {
+            (_, Some(seq)) => self.lane_event(
+                EventCode::HaltedOnOneWrite,
+                id,
+                seq,
+                "no other write can tell whether this one or the target is at fault",
+            ),
+            (Some(seq), None) => {
+                self.lane_event(EventCode::HaltedOver, id, seq, "other writes can tell now");
+            }
+            (None, None) => {}
+        }
+    }
+
+    /// Whether another lane of the target has a write that may be delivered.
+    fn others_may_tell(&self, id: LaneId) -> bool {
+        let Some(target) = self
+            .lanes
+            .get(&id)
+            .and_then(|lane| self.targets.get(&lane.target))
+        else {
+            return false;
+        };
+        target
+            .lanes
+            .iter()
+            .filter(|other| **other != id)
+            .any(|other| {
+                self.lanes.get(other).is_some_and(|lane| {
+                    !lane.paused
+                        && (lane.has_sound_in_flight()
+                            || lane.ready.iter().any(|seq| !lane.stuck.contains(seq)))
+                })
+            })
+    }
+}
+
+impl crate::lane::Lane {
+    /// Whether a write that is not stuck is on its way.
+    fn has_sound_in_flight(&self) -> bool {
+        let stuck = self
+            .stuck
+            .iter()
+            .filter(|seq| {
+                self.writes
+                    .get(seq)
+                    .is_some_and(|write| matches!(write.phase, Phase::InFlight(_)))
+            })
+            .count();
+        usize::try_from(self.in_flight).is_ok_and(|all| all > stuck)
+    }
+}

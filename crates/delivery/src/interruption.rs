@@ -1,0 +1,256 @@
+//! Rules 2 and 4: what a write that may have been applied may still do.
+
+use crate::config::{LaneConfig, OnAmbiguous, OnWindowPassed, Repeat};
+use crate::event::EventCode;
+use crate::ids::LaneId;
+use crate::lane::{Lane, MaybeAge, Pending, Phase};
+use crate::machine::Delivery;
+use crate::note::WriteNote;
+use crate::output::ParkReason;
+use crate::planted::Bug;
+
+/// What a repeat of a maybe-applied write comes to now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RepeatNow {
+    /// The destination drops it.
+    Free,
+    /// The destination dropped it until the window passed just now.
+    JustPassed,
+    /// A second copy.
+    Copy,
+}
+
+impl Lane {
+    /// What a repeat of this write comes to.
+    pub(crate) fn repeat_now(&self, write: &Pending, now_ms: u64) -> RepeatNow {
+        let Repeat::Dropped {
+            window_ms,
+            margin_ms,
+            ..
+        } = self.cfg.repeat
+        else {
+            return RepeatNow::Copy;
+        };
+        if self.contradicted || write.note.has(WriteNote::WINDOW_PASSED) {
+            return RepeatNow::Copy;
+        }
+        let window_ms = match (window_ms, self.inspected_window_ms) {
+            (Some(declared), Some(found)) => Some(declared.min(found)),
+            (declared, found) => declared.or(found),
+        };
+        let Some(window_ms) = window_ms else {
+            return RepeatNow::Free;
+        };
+        let age_ms = write.maybe_age.map_or(u64::MAX, |age| {
+            age.age_ms.saturating_add(now_ms.saturating_sub(age.at_ms))
+        });
+        if age_ms >= window_ms.saturating_sub(margin_ms) {
+            RepeatNow::JustPassed
+        } else {
+            RepeatNow::Free
+        }
+    }
+}
+
+fn on_window_passed(cfg: &LaneConfig) -> OnWindowPassed {
+    match cfg.repeat {
+        Repeat::Dropped {
+            on_window_passed, ..
+        } => on_window_passed,
+        _ => OnWindowPassed::Resend,
+    }
+}
+
+impl Delivery {
+    /// Whether this write may go right now. One that may have been applied is checked against its
+    /// window, and its resend is noted before it goes; then `false`, and it has left `ready`.
+    pub(crate) fn admit(&mut self, id: LaneId, seq: u64) -> bool {
+        let now_ms = self.now_ms;
+        let Some(lane) = self.lanes.get_mut(&id) else {
+            return false;
+        };
+        let Some(write) = lane.writes.get(&seq) else {
+            return false;
+        };
+        if !write.is_maybe() {
+            return true;
+        }
+        let volatile = lane.is_volatile();
+        match lane.repeat_now(write, now_ms) {
+            RepeatNow::JustPassed if self.planted == Some(Bug::IgnoresWindow) => true,
+            RepeatNow::Free => !lane.inspecting,
+            RepeatNow::Copy if volatile || write.note.spent_resends > 0 => true,
+            RepeatNow::Copy => {
+                self.note_resend(id, seq);
+                false
+            }
+            RepeatNow::JustPassed => {
+                let park = on_window_passed(&lane.cfg) == OnWindowPassed::Park;
+                if let Some(write) = lane.writes.get_mut(&seq) {
+                    write.note.set(WriteNote::WINDOW_PASSED, true);
+                }
+                self.lane_event(
+                    EventCode::WindowPassed,
+                    id,
+                    seq,
+                    "it may have been applied and the destination may no longer recognise a repeat",
+                );
+                if park {
+                    self.finish(id, seq, ParkReason::WindowPassed);
+                    return false;
+                }
+                self.note_resend(id, seq);
+                volatile
+            }
+        }
+    }
+
+    /// Notes one more resend; the write waits until that is durable.
+    fn note_resend(&mut self, id: LaneId, seq: u64) {
+        if let Some(lane) = self.lanes.get_mut(&id) {
+            if let Some(write) = lane.writes.get_mut(&seq) {
+                write.note.spent_resends = write.note.spent_resends.saturating_add(1);
+            }
+            lane.mark_note(seq);
+        }
+        self.touch(id);
+    }
+
+    /// An attempt of this write may have been applied. `false` when that ends or holds the write.
+    pub(crate) fn maybe_applied(
+        &mut self,
+        id: LaneId,
+        seq: u64,
+        sent_ms: u64,
+        sent_unix_ms: u64,
+    ) -> bool {
+        let now_ms = self.now_ms;
+        let Some(lane) = self.lanes.get_mut(&id) else {
+            return false;
+        };
+        let Some(target) = self.targets.get_mut(&lane.target) else {
+            return false;
+        };
+        target.interrupt();
+        let interruption = target.interruption;
+        let Some(write) = lane.writes.get_mut(&seq) else {
+            return false;
+        };
+        let first = !write.is_maybe();
+        if first {
+            write.note.first_maybe_unix_ms = sent_unix_ms.max(1);
+            write.maybe_age = Some(MaybeAge {
+                at_ms: now_ms,
+                age_ms: now_ms.saturating_sub(sent_ms),
+            });
+        }
+        let repeat = lane
+            .writes
+            .get(&seq)
+            .map_or(RepeatNow::Copy, |write| lane.repeat_now(write, now_ms));
+        let on_ambiguous = lane.cfg.on_ambiguous;
+        let Some(write) = lane.writes.get_mut(&seq) else {
+            return false;
+        };
+        if repeat != RepeatNow::Copy {
+            if first {
+                lane.mark_note(seq);
+                self.touch(id);
+            }
+            return true;
+        }
+        let was_resend = write.resend && self.planted != Some(Bug::ResendsWithoutBound);
+        let exhausted = was_resend
+            && write
+                .resent_in
+                .is_some_and(|charged| charged == u64::MAX || charged == interruption);
+        if was_resend && on_ambiguous != OnAmbiguous::Retry {
+            write.note.set(WriteNote::AMBIGUOUS, true);
+            target.ambiguous.insert((id, seq));
+        }
+        match on_ambiguous {
+            OnAmbiguous::Park if exhausted => {
+                self.finish(id, seq, ParkReason::MayHaveLanded);
+                return false;
+            }
+            OnAmbiguous::Hold if exhausted => {
+                write.phase = Phase::Held;
+                lane.stuck.insert(seq);
+                lane.mark_note(seq);
+                self.touch(id);
+                self.lane_event(
+                    EventCode::AmbiguousHeld,
+                    id,
+                    seq,
+                    "its resend may have landed, too: held until another write is delivered or a person decides",
+                );
+                return false;
+            }
+            _ => {}
+        }
+        write.note.spent_resends = write.note.spent_resends.saturating_add(1);
+        lane.mark_note(seq);
+        self.touch(id);
+        true
+    }
+
+    /// Takes up what is known of a fetched write that may have been applied.
+    pub(crate) fn load_maybe(&mut self, id: LaneId, seq: u64, maybe_since_unix_ms: Option<u64>) {
+        let (now_ms, wall_unix_ms) = (self.now_ms, self.wall_unix_ms);
+        let Some(lane) = self.lanes.get_mut(&id) else {
+            return;
+        };
+        let went_back = lane.clock_went_back;
+        let Some(write) = lane.writes.get_mut(&seq) else {
+            return;
+        };
+        let noted = (write.note.first_maybe_unix_ms != 0).then_some(write.note.first_maybe_unix_ms);
+        let since = match (noted, maybe_since_unix_ms) {
+            (Some(noted), Some(since)) => noted.min(since.max(1)),
+            (Some(noted), None) => noted,
+            (None, Some(since)) => since.max(1),
+            (None, None) => return,
+        };
+        let passed = went_back || since > wall_unix_ms;
+        write.maybe_age = (!passed).then(|| MaybeAge {
+            at_ms: now_ms,
+            age_ms: wall_unix_ms.saturating_sub(since),
+        });
+        write.note.first_maybe_unix_ms = since;
+        let ambiguous = write.note.has(WriteNote::AMBIGUOUS);
+        let mut changed = noted.is_none();
+        if write.note.spent_resends > 0 {
+            // Its resend was spent before the restart: the interruption may still be the same.
+            write.resent_in = Some(u64::MAX);
+        } else if lane
+            .writes
+            .get(&seq)
+            .is_some_and(|write| lane.repeat_now(write, now_ms) == RepeatNow::Copy)
+        {
+            if let Some(write) = lane.writes.get_mut(&seq) {
+                write.note.spent_resends = 1;
+            }
+            changed = true;
+        }
+        if changed {
+            lane.mark_note(seq);
+        }
+        if ambiguous && lane.cfg.on_ambiguous != OnAmbiguous::Retry {
+            if let Some(target) = self.targets.get_mut(&lane.target) {
+                target.ambiguous.insert((id, seq));
+            }
+            if lane.cfg.on_ambiguous == OnAmbiguous::Park {
+                self.finish(id, seq, ParkReason::MayHaveLanded);
+            } else {
+                lane.stuck.insert(seq);
+                lane.set_phase(seq, Phase::Held);
+                self.lane_event(
+                    EventCode::AmbiguousHeld,
+                    id,
+                    seq,
+                    "it was held before the restart",
+                );
+            }
+        }
+    }
+}

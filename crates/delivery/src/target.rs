@@ -1,0 +1,81 @@
+//! A target: what lanes of one connection write to in common; evidence and interruptions are kept here.
+
+use crate::gate::Gate;
+use crate::ids::{ConnectionId, LaneId};
+use std::collections::BTreeSet;
+
+/// Distinct writes that fail in a row, with none delivered between, before the target counts as
+/// out of order even though each answer spoke of its write only. Below it a single poison write
+/// in each of two lanes would look like an outage; above it an outage that answers 500 costs one
+/// attempt of each write.
+pub(crate) const SUSPECT_WRITES: usize = 3;
+
+/// One target.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub(crate) name: String,
+    pub(crate) connection: ConnectionId,
+    pub(crate) gate: Gate,
+    pub(crate) lanes: BTreeSet<LaneId>,
+    /// Writes with failures that no delivery followed yet.
+    pub(crate) suspects: BTreeSet<(LaneId, u64)>,
+    /// Writes whose resend was ambiguous, too.
+    pub(crate) ambiguous: BTreeSet<(LaneId, u64)>,
+    /// Distinct writes that failed since the last delivery; at most [`SUSPECT_WRITES`].
+    pub(crate) failing: BTreeSet<(LaneId, u64)>,
+    /// Those of them that may have been applied.
+    pub(crate) vanished: BTreeSet<(LaneId, u64)>,
+    /// Number of the interruption it is in, or was in last.
+    pub(crate) interruption: u64,
+    pub(crate) interrupted: bool,
+    /// Milliseconds during which both gates were open.
+    open_clock_ms: u64,
+    open_since_ms: Option<u64>,
+}
+
+impl Target {
+    pub(crate) fn new(name: String, connection: ConnectionId, now_ms: u64) -> Self {
+        Self {
+            name,
+            connection,
+            gate: Gate::open(now_ms),
+            lanes: BTreeSet::new(),
+            suspects: BTreeSet::new(),
+            ambiguous: BTreeSet::new(),
+            failing: BTreeSet::new(),
+            vanished: BTreeSet::new(),
+            interruption: 0,
+            interrupted: false,
+            open_clock_ms: 0,
+            open_since_ms: None,
+        }
+    }
+
+    /// A write may have been applied and nobody said so: the interruption runs from the first one.
+    pub(crate) fn interrupt(&mut self) {
+        if !self.interrupted {
+            self.interrupted = true;
+            self.interruption = self.interruption.saturating_add(1);
+        }
+    }
+
+    /// The clock that runs while writes may flow: `max_age` is measured on it.
+    pub(crate) fn open_clock(&self, now_ms: u64) -> u64 {
+        let running = self
+            .open_since_ms
+            .map_or(0, |since| now_ms.saturating_sub(since));
+        self.open_clock_ms.saturating_add(running)
+    }
+
+    /// Starts or stops that clock.
+    pub(crate) fn run_clock(&mut self, open: bool, now_ms: u64) {
+        match (open, self.open_since_ms) {
+            (true, None) => self.open_since_ms = Some(now_ms),
+            (false, Some(_)) => {
+                self.open_clock_ms = self.open_clock(now_ms);
+                self.open_since_ms = None;
+            }
+            _ => {}
+        }
+    }
+}
