@@ -398,3 +398,79 @@ fn sentence(path: &Path, error: rusqlite::Error) -> Error {
         },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn opened(reserve_bytes: u64) -> (tempfile::TempDir, Ledger) {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options {
+            reserve_bytes,
+            ..Options::default()
+        };
+        let ledger = Ledger::open(&dir.path().join("ledger.db"), options).unwrap();
+        (dir, ledger)
+    }
+
+    #[test]
+    fn what_is_answered_was_flushed() {
+        let (_dir, ledger) = opened(0);
+        for connection in [&ledger.inner.writer, &ledger.inner.reader] {
+            let connection = connection.lock();
+            let full: i64 = connection
+                .pragma_query_value(None, "synchronous", |row| row.get(0))
+                .unwrap();
+            let mode: String = connection
+                .pragma_query_value(None, "journal_mode", |row| row.get(0))
+                .unwrap();
+            assert_eq!((full, mode.as_str()), (2, "wal"));
+        }
+    }
+
+    #[test]
+    fn a_failed_commit_leaves_no_transaction_open() {
+        let (_dir, ledger) = opened(0);
+        // A deferred constraint fails at COMMIT and not before; SQLite then keeps the transaction open.
+        let failed = ledger.write(|connection| {
+            connection.execute_batch(
+                "PRAGMA defer_foreign_keys = ON;
+                 INSERT INTO dependents (failed, nth, send, write_key, envelope, body)
+                 VALUES (12345, 0, 's', zeroblob(16), x'', x'')",
+            )?;
+            Ok(())
+        });
+        assert!(matches!(failed, Err(Error::Storage { .. })), "{failed:?}");
+        assert!(ledger.inner.writer.lock().is_autocommit());
+        let left: i64 = ledger
+            .read(|c| Ok(c.query_row("SELECT count(*) FROM dependents", [], |r| r.get(0))?))
+            .unwrap();
+        assert_eq!(left, 0);
+        ledger
+            .append(&[crate::Event::new(crate::Code::HostStarted, 1)])
+            .unwrap();
+    }
+
+    #[test]
+    fn work_that_fails_changes_nothing() {
+        let (_dir, ledger) = opened(0);
+        let failed: Result<()> = ledger.write(|connection| {
+            crate::event_log::append(connection, &crate::Event::new(crate::Code::HostStarted, 1))?;
+            Err(Error::Closed.into())
+        });
+        assert!(failed.is_err());
+        assert_eq!(ledger.last_event_id().unwrap(), 0);
+    }
+
+    #[test]
+    fn the_reserve_is_made_once_and_given_up_once() {
+        let (dir, ledger) = opened(10_000);
+        let path = dir.path().join("ledger.db.reserve");
+        assert_eq!(fs::metadata(&path).unwrap().len(), 10_000);
+        assert!(ledger.inner.reserve.lock().release());
+        assert!(!path.exists());
+        assert!(!ledger.inner.reserve.lock().release());
+        assert_eq!(ledger.refill_reserve(), ReserveState::Held);
+        assert_eq!(fs::metadata(&path).unwrap().len(), 10_000);
+    }
+}

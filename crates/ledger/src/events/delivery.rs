@@ -25,6 +25,20 @@ pub(super) static ENTRIES: &[Entry] = &[
         ["lasted_ms": "how long it was closed"]
     ),
     entry!(
+        TargetClosed, Warn, "A target takes no writes",
+        "One table, topic or host of a connection fails while the connection works. Its writes wait and are tried with growing pauses; other targets go on. One event stands for the whole outage.",
+        "The target is away or overloaded, or a proxy before it answers for it (502, 503, 504).",
+        "See that the target runs: `consign status` has the last answer. It goes on by itself.",
+        ["target": "the target", "code": "the failure's code", "error": "what was said"]
+    ),
+    entry!(
+        TargetOpened, Info, "A target takes writes again",
+        "A write of it was delivered, and all that waited for it are delivered again.",
+        "The target is back.",
+        "Nothing. `outage_ended` has what was held and resent.",
+        ["target": "the target", "lasted_ms": "how long it was closed"]
+    ),
+    entry!(
         OutageStarted, Warn, "An outage started",
         "A connection or one target of it takes no writes. Its lanes wait; other targets go on.",
         "See the message: the first failure stands there.",
@@ -53,7 +67,7 @@ pub(super) static ENTRIES: &[Entry] = &[
         ["target": "the target, or none for the whole connection", "code": "the destination's code", "error": "what was said"]
     ),
     entry!(
-        DeniedEnded, Info, "A destination allows access again",
+        DeniedOver, Info, "A destination allows access again",
         "Delivery goes on.",
         "The credential or grant was renewed.",
         "Nothing.",
@@ -67,11 +81,32 @@ pub(super) static ENTRIES: &[Entry] = &[
         ["write_key": "the write", "attempts": "its attempts", "code": "the last failure's code", "error": "what was said"]
     ),
     entry!(
-        HaltEnded, Info, "A lane goes on",
+        HaltedOver, Info, "A lane goes on",
         "The write that held it up was delivered, parked or skipped.",
         "The destination is back, or somebody acted.",
         "Nothing.",
         ["lasted_ms": "how long it was held up"]
+    ),
+    entry!(
+        BatchSplit, Info, "A refused batch is split",
+        "The destination takes a batch whole or not at all and refused this one, so its halves are sent alone until the write that is at fault is found. The others are delivered.",
+        "One write of the batch breaks a rule of the destination.",
+        "Nothing here: the write that is at fault has an event of its own, `refused`.",
+        ["writes": "how many were in the batch", "code": "the destination's code"]
+    ),
+    entry!(
+        HeldKeysFull, Error, "Too many order keys are held",
+        "The lane remembers at most `max_held_keys` keys whose writes wait behind a parked one. It looks no further ahead, so that order is kept, and waits.",
+        "Many writes are parked under `after_park: hold_key`.",
+        "Send the parked writes again or skip them: `consign failed list`. `after_park: continue` does not hold keys.",
+        ["lane": "the lane", "held": "keys that are held"]
+    ),
+    entry!(
+        ClockWentBack, Warn, "The wall clock went back",
+        "Nobody can tell how old a write that may have landed is, so the time for which its destination recognises a repeat counts as passed. Such writes are treated as at least once.",
+        "The clock was set by hand, or the machine was restored from a snapshot.",
+        "Let the clock be kept by NTP and slewed, not stepped. `window_passed` names the writes.",
+        ["by_ms": "how far it went back"]
     ),
     entry!(
         LateAnswer, Info, "An answer came after its deadline",
@@ -102,7 +137,7 @@ pub(super) static ENTRIES: &[Entry] = &[
         ["generation": "the new instance's number"]
     ),
     entry!(
-        InspectionContradicted, Error, "A destination contradicts the promise",
+        PromiseContradicted, Error, "A destination contradicts the promise",
         "What makes a repeat harmless is not there, so the send is treated as at least once: a write that may have landed is resent once, and may then be a second copy. A send with `require: effectively_once` does not send.",
         "No unique index on the key's column, no duplicates window on the stream, duplicate detection switched off.",
         "The message says what is missing. Make it at the destination; it is inspected again when the gate next opens. `consign check FILE --live` inspects at once.",

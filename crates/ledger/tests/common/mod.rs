@@ -1,5 +1,5 @@
 //! What the tests share: a ledger in a folder of its own, and records to park.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used)]
 
 use consign_ledger::*;
 use std::path::PathBuf;

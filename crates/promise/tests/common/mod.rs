@@ -1,5 +1,5 @@
 //! What the tests share: declarations of the first four destinations, and a plugin's usual answer.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used)]
 
 use consign_manifest::*;
 use consign_promise::SourceFacts;
