@@ -292,7 +292,16 @@ impl<'s> Checker<'s> {
 
     fn templates(&mut self, text: &Text, format: Option<&str>, pointer: &str, path: &Path<'_>) {
         let Some(at) = text.find("{{") else { return };
-        if format == Some(TEMPLATE_FORMAT) {
+        if format == Some(TEMPLATE_FORMAT) && text.contains("${") && !secrets::scan(text, pointer).0.is_empty() {
+            self.problems.push(
+                Problem::error(
+                    text.place(),
+                    "secret_in_template",
+                    format!("{}: a secret and a template stand in one text", path.name),
+                )
+                .help("rendered texts are stored with the write, and secrets are not: keep them apart"),
+            );
+        } else if format == Some(TEMPLATE_FORMAT) {
             self.findings.templates.push(TemplateText {
                 pointer: pointer.to_owned(),
                 text: text.clone(),
@@ -480,7 +489,10 @@ impl<'s> Checker<'s> {
                 "string" => match format {
                     Some(DURATION_FORMAT) => "a duration such as 30s".to_owned(),
                     Some(SIZE_FORMAT) => "a size such as 16MiB".to_owned(),
-                    _ => "a text".to_owned(),
+                    _ => match example(schema) {
+                        Some(example) => format!("a text such as `{example}`"),
+                        None => "a text".to_owned(),
+                    },
                 },
                 "integer" => format!("a whole number{}", limits(schema)),
                 "number" => format!("a number{}", limits(schema)),
@@ -576,6 +588,11 @@ fn is_unit(schema: &Value) -> bool {
     )
 }
 
+/// The schema's first example.
+fn example(schema: &Value) -> Option<&str> {
+    list(schema, "examples").first().and_then(Value::as_str)
+}
+
 fn number_at(schema: &Value, key: &str) -> Option<f64> {
     schema.get(key).and_then(Value::as_f64)
 }
@@ -610,5 +627,11 @@ fn limits(schema: &Value) -> String {
 fn wrong_pattern(text: &str, schema: &Value) -> Option<String> {
     let pattern = schema.get("pattern").and_then(Value::as_str)?;
     let regex = Regex::new(pattern).ok()?;
-    (!regex.is_match(text)).then(|| format!("`{text}` does not match the pattern {pattern}"))
+    if regex.is_match(text) {
+        return None;
+    }
+    Some(match example(schema) {
+        Some(example) => format!("expected a text such as `{example}`, got `{text}`"),
+        None => format!("`{text}` does not match the pattern {pattern}"),
+    })
 }

@@ -53,7 +53,7 @@ pub fn parse(file: &Path, source: &str, catalog: &Catalog) -> Result<Config, Vec
     check::host(&root, &mut problems);
     if !problems.is_empty() {
         // Faults of the plugins' settings are found all the same, so that one run shows them all.
-        rules::loose_settings(&root, catalog, &mut problems);
+        rules::loose(&root, catalog, &mut problems);
         in_order(&mut problems);
         return Err(problems);
     }

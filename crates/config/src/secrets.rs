@@ -217,6 +217,13 @@ impl Filler<'_> {
                 )),
             }
         }
+        for pointer in &settings.open_paths {
+            if let Some(Value::String(path)) = settings.value.pointer_mut(pointer) {
+                if !path.starts_with("${") {
+                    *path = crate::rules::resolved_path(self.folder, path);
+                }
+            }
+        }
         // `$${` in a string without a secret still stands for `${`.
         unescape(&mut settings.value);
     }

@@ -24,6 +24,8 @@ pub struct Settings {
     pub passwords: Vec<String>,
     /// Where the settings begin.
     pub place: Place,
+    /// JSON pointers of paths that begin with a secret: resolved once that is filled in.
+    pub(crate) open_paths: Vec<String>,
     pub(crate) node: Node,
 }
 
@@ -99,6 +101,7 @@ impl Default for Settings {
             secrets: Vec::new(),
             passwords: Vec::new(),
             place: Place::default(),
+            open_paths: Vec::new(),
             node: Node {
                 place: Place::default(),
                 data: Data::Map(Vec::new()),
