@@ -245,6 +245,7 @@ impl Reader {
                 "{error}; expected `beginning` or a position"
             );
         }
+        Ok(())
     }
 }
 
