@@ -55,7 +55,8 @@ pub struct Host {
 pub struct Plugin {
     /// The manifest as JSON. Pure; called before `init`. Empty when it could not be made.
     pub manifest: extern "C" fn() -> RVec<u8>,
-    /// Called once: the plugin's number and the host. Answers a [`crate::Status`] code.
+    /// Called before everything below, and once more after a `shutdown`: the plugin's number and
+    /// the host, both the same each time. Answers a [`crate::Status`] code.
     pub init: extern "C" fn(u64, HostRef) -> u32,
     /// Pure: a `ResolveRequest` as JSON in; `{"ok": …}` or `{"failure": …}` out.
     pub resolve: extern "C" fn(RVec<u8>) -> RVec<u8>,

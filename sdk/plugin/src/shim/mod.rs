@@ -171,10 +171,14 @@ extern "C" fn manifest() -> RVec<u8> {
 
 extern "C" fn init(number: u64, vtable: HostRef) -> u32 {
     let status = guarded(Status::Panicked, |core| {
-        if core.host.set(Host { number, vtable }).is_err() {
-            return Status::Failed;
+        // Called again after a shutdown: the host stays, the runtime is new.
+        if core.host.set(Host { number, vtable }).is_ok() {
+            logging::install(Host { number, vtable });
         }
-        logging::install(Host { number, vtable });
+        let mut running = core.runtime.lock();
+        if running.is_some() {
+            return Status::Ok;
+        }
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(WORKERS)
             .thread_name(format!("plugin-{}", core.plugin.name()))
@@ -182,7 +186,7 @@ extern "C" fn init(number: u64, vtable: HostRef) -> u32 {
             .build();
         match runtime {
             Ok(runtime) => {
-                *core.runtime.lock() = Some(runtime);
+                *running = Some(runtime);
                 Status::Ok
             }
             Err(_) => Status::Failed,

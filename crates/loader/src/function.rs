@@ -1,0 +1,262 @@
+//! Processors, transforms and error handlers.
+
+use crate::call::{self, Failure};
+use crate::connection::json_bytes;
+use crate::plugins::Loaded;
+use crate::registry::REGISTRY;
+use consign_abi::json::{self, Names};
+use consign_abi::{Applied, HeaderRow, MessageBatch, MessageRow, PluginRef, Reply, Span, flags};
+use consign_manifest::PluginKind;
+use serde_json::Value;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Asks for a function to be opened.
+#[derive(Debug, Clone)]
+pub struct OpenFunction {
+    /// Processor, transform or error handler.
+    pub kind: PluginKind,
+    /// Its name.
+    pub name: String,
+    /// Its `config`.
+    pub config: Value,
+    /// Where it is.
+    pub names: Names,
+}
+
+/// A message for a function, and as it comes back.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FunctionMessage {
+    /// The body.
+    pub body: Vec<u8>,
+    /// Headers, in order.
+    pub headers: Vec<(String, Vec<u8>)>,
+    /// Content type.
+    pub content_type: Option<String>,
+    /// Routing key.
+    pub routing_key: Option<String>,
+    /// Unix milliseconds.
+    pub time_unix_ms: i64,
+    /// A JSON object for `.source`; does not come back.
+    pub source_json: Option<Vec<u8>>,
+}
+
+/// What a function made of one message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FunctionAnswer {
+    /// The message as it is now.
+    Changed(FunctionMessage),
+    /// It failed: code and sentence.
+    Failed {
+        /// Stable.
+        code: String,
+        /// One sentence.
+        message: String,
+    },
+}
+
+/// An opened function. Clones are the same one.
+#[derive(Clone, Debug)]
+pub struct FunctionHandle {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    plugin: Arc<Loaded>,
+    generation: u64,
+    handle: u64,
+}
+
+impl FunctionHandle {
+    pub(crate) async fn open(
+        plugin: Arc<Loaded>,
+        request: OpenFunction,
+        deadline: Duration,
+    ) -> Result<Self, Failure> {
+        let kind = match request.kind {
+            PluginKind::Processor => "processor",
+            PluginKind::Transform => "transform",
+            _ => "error_handler",
+        };
+        let Some(open) = plugin.vtable.function_open() else {
+            return Err(absent());
+        };
+        let bytes = json_bytes(&json::OpenFunction {
+            operation: request.name,
+            kind: Some(kind.to_owned()),
+            config: request.config,
+            names: request.names,
+        })?;
+        let generation = REGISTRY.issue();
+        let send = |call| open(call, bytes);
+        let reply = call::call(plugin.vtable, generation, deadline, send).await?;
+        Ok(Self {
+            inner: Arc::new(Inner {
+                plugin,
+                generation,
+                handle: reply.handle,
+            }),
+        })
+    }
+
+    async fn call(
+        &self,
+        messages: &[FunctionMessage],
+        details: &Value,
+        deadline: Duration,
+    ) -> Result<Reply, Failure> {
+        let Some(function) = self.inner.plugin.vtable.function_call() else {
+            return Err(absent());
+        };
+        let batch = encode(messages);
+        let details = json_bytes(details)?;
+        let handle = self.inner.handle;
+        let send = |call| function(call, handle, batch, details);
+        call::call(
+            self.inner.plugin.vtable,
+            self.inner.generation,
+            deadline,
+            send,
+        )
+        .await
+    }
+
+    /// Runs a processor or transform over messages: one answer each, in order.
+    ///
+    /// # Errors
+    /// A panic, a missed deadline or an answer that does not fit: a fault, never a transform's own
+    /// error.
+    pub async fn process(
+        &self,
+        messages: &[FunctionMessage],
+        deadline: Duration,
+    ) -> Result<Vec<FunctionAnswer>, Failure> {
+        let reply = self.call(messages, &Value::Null, deadline).await?;
+        let answers: Vec<FunctionAnswer> = reply
+            .outcomes
+            .iter()
+            .zip(reply.messages.rows.iter())
+            .map(|(outcome, row)| {
+                let text = |span: Span| span.text(&reply.bytes).unwrap_or_default().to_owned();
+                if Applied::from_code(outcome.applied) == Applied::Yes {
+                    FunctionAnswer::Changed(decode(&reply.messages, row))
+                } else {
+                    FunctionAnswer::Failed {
+                        code: text(outcome.code),
+                        message: text(outcome.message),
+                    }
+                }
+            })
+            .collect();
+        if answers.len() == messages.len() {
+            return Ok(answers);
+        }
+        REGISTRY.count_garbage();
+        let message = format!(
+            "the function answered {} of {} messages",
+            answers.len(),
+            messages.len()
+        );
+        Err(Failure::other("sdk_outcome_count", message))
+    }
+
+    /// Asks an error handler about one failure: a `FailureReport` in, a `Decision` out, as JSON.
+    ///
+    /// # Errors
+    /// A panic, a missed deadline or no decision: buffered, park; direct on an offset-tracked
+    /// source, block.
+    pub async fn decide(
+        &self,
+        report: &Value,
+        message: &FunctionMessage,
+        deadline: Duration,
+    ) -> Result<Value, Failure> {
+        let reports = Value::Array(vec![report.clone()]);
+        let reply = self
+            .call(std::slice::from_ref(message), &reports, deadline)
+            .await?;
+        let decisions: Vec<Value> = serde_json::from_slice(&reply.bytes).unwrap_or_default();
+        decisions.into_iter().next().ok_or_else(|| {
+            REGISTRY.count_garbage();
+            Failure::other("bad_reply", "the error handler gave no decision")
+        })
+    }
+
+    /// Closes it.
+    ///
+    /// # Errors
+    /// The plugin did not manage in time, or not without a panic.
+    pub async fn close(&self, deadline: Duration) -> Result<(), Failure> {
+        let Some(close) = self.inner.plugin.vtable.function_close() else {
+            return Ok(());
+        };
+        let (plugin, handle): (PluginRef, u64) = (self.inner.plugin.vtable, self.inner.handle);
+        let send = |call| close(call, handle);
+        call::call(plugin, self.inner.generation, deadline, send)
+            .await
+            .map(|_| ())
+    }
+}
+
+fn absent() -> Failure {
+    Failure::new(
+        consign_abi::FailureKind::Config,
+        "not_supported",
+        "the plugin was built with an SDK that has no processors, transforms or error handlers: rebuild it with a newer consign-plugin",
+    )
+}
+
+fn encode(messages: &[FunctionMessage]) -> MessageBatch {
+    let mut batch = MessageBatch::new();
+    for (id, message) in (1_u64..).zip(messages) {
+        let first = batch.headers.len();
+        for (name, value) in &message.headers {
+            batch.headers.push(HeaderRow {
+                name: Span::push(&mut batch.arena, name.as_bytes()),
+                value: Span::push(&mut batch.arena, value),
+            });
+        }
+        let mut put = |bytes: Option<&[u8]>| match bytes {
+            Some(bytes) => Span::push(&mut batch.arena, bytes),
+            None => Span::ABSENT,
+        };
+        batch.rows.push(MessageRow {
+            id,
+            time_unix_ms: message.time_unix_ms,
+            offset: 0,
+            flags: flags::MESSAGE_HAS_TIME,
+            body: put(Some(&message.body)),
+            content_type: put(message.content_type.as_deref().map(str::as_bytes)),
+            routing_key: put(message.routing_key.as_deref().map(str::as_bytes)),
+            identity: Span::ABSENT,
+            partition: Span::ABSENT,
+            client_key: Span::ABSENT,
+            principal: Span::ABSENT,
+            position: Span::ABSENT,
+            source: put(message.source_json.as_deref()),
+            headers: Span::since(first, batch.headers.len()),
+            attributes: Span::EMPTY,
+        });
+    }
+    batch
+}
+
+fn decode(batch: &MessageBatch, row: &MessageRow) -> FunctionMessage {
+    let text = |span: Span| span.text(&batch.arena).map(str::to_owned);
+    let bytes = |span: Span| span.of(&batch.arena).unwrap_or_default().to_vec();
+    FunctionMessage {
+        body: bytes(row.body),
+        headers: row
+            .headers
+            .of(&batch.headers)
+            .unwrap_or_default()
+            .iter()
+            .filter_map(|h| Some((text(h.name)?, bytes(h.value))))
+            .collect(),
+        content_type: text(row.content_type),
+        routing_key: text(row.routing_key),
+        time_unix_ms: row.time_unix_ms,
+        source_json: None,
+    }
+}
