@@ -1,1 +1,30 @@
 //! The durable buffer: one commit log, and a spill per lane.
+
+mod api;
+mod buffer;
+mod checkpoint;
+mod codec;
+mod core;
+mod error;
+mod fetch;
+mod fs;
+mod group;
+mod items;
+mod job;
+mod keys;
+mod lane;
+mod log;
+mod planted;
+mod record;
+mod recovery;
+mod replay;
+mod seqset;
+mod shared;
+mod spill;
+mod state;
+mod thread;
+
+pub use api::*;
+pub use buffer::{Accepting, Buffer, Claim, Fetching, Purging, Reservation, Ticket};
+pub use error::{BufferError, Full, OpenError};
+pub use fs::{FileHandle, Filesystem, LockOutcome, Open, RealFilesystem};

@@ -1,0 +1,170 @@
+//! Reading one log segment back: what is applied, where the torn tail is cut, what counts as damage.
+//!
+//! A record that does not check is a torn tail when nothing proves that it ever was durable. The proof is a later
+//! record whose group began after it (a group is written only once the one before is durable), or a next segment that
+//! began after it. Without proof nobody was told that it was accepted, and the log is cut there. With proof it is
+//! damage: the gap in sequence numbers is counted as lost, and reading goes on behind it.
+//!
+//! Bytes of an earlier, torn attempt can follow the cut with the right salt. They carry a lower owner epoch than any
+//! record written since, and are not believed.
+
+use crate::items;
+use crate::log::{SEGMENT_HEADER, SegmentHeader};
+use crate::planted::Planted;
+use crate::record::{self, ALIGN, Record};
+use crate::recovery::most_records;
+use crate::state::{Applied, State};
+
+/// How far replay has come.
+#[derive(Debug, Default)]
+pub(crate) struct Replayed {
+    /// The next record's sequence number.
+    pub(crate) expected: u64,
+    /// The last applied record's epoch.
+    pub(crate) epoch: u32,
+    /// The highest epoch of any record that checks, believed or not.
+    pub(crate) max_epoch: u32,
+    /// Where the segment's believed records end.
+    pub(crate) offset: u64,
+    pub(crate) replayed: u64,
+    pub(crate) torn_bytes: u64,
+}
+
+fn parse<'a>(buf: &'a [u8], at: usize, salt: u64, planted: Option<Planted>) -> Option<Record<'a>> {
+    let rest = buf.get(at..)?;
+    match planted {
+        Some(Planted::PayloadUnchecked) => record::parse_unchecked(rest, salt),
+        _ => record::parse(rest, salt),
+    }
+}
+
+/// Replays a segment; returns the byte ranges that are damaged.
+pub(crate) fn replay_segment(
+    buf: &[u8],
+    header: &SegmentHeader,
+    next: Option<&SegmentHeader>,
+    from: u64,
+    state: &mut State,
+    run: &mut Replayed,
+    planted: Option<Planted>,
+) -> Vec<(u64, u64)> {
+    let mut damaged = Vec::new();
+    if from == SEGMENT_HEADER && header.first_seq > run.expected {
+        lose(
+            state,
+            run,
+            header.first_seq,
+            &format!("before log segment {}", header.number),
+        );
+    }
+    let mut at = usize::try_from(from).unwrap_or(usize::MAX);
+    loop {
+        let believed = parse(buf, at, header.salt, planted).filter(|r| {
+            let stale = r.header.epoch < run.epoch && planted != Some(Planted::CutIgnoresEpoch);
+            r.header.seq == run.expected && !stale
+        });
+        let Some(found) = believed else {
+            let Some(to) = resume(buf, at, header, next, run, planted) else {
+                break;
+            };
+            let Some(found) = parse(buf, to, header.salt, planted) else {
+                break;
+            };
+            let lost_to = found.header.seq;
+            lose(
+                state,
+                run,
+                lost_to,
+                &format!("in log segment {} at {at}", header.number),
+            );
+            damaged.push((at as u64, to as u64));
+            at = to;
+            continue;
+        };
+        run.epoch = found.header.epoch;
+        run.max_epoch = run.max_epoch.max(found.header.epoch);
+        run.expected += 1;
+        run.replayed += 1;
+        match items::parse(found.payload, &found.numbers) {
+            Some(items) => {
+                let payload_offset = (at + found.payload_at) as u64;
+                let applied = Applied {
+                    segment: header.number,
+                    payload_offset,
+                    bodies: &[],
+                };
+                state.apply(items, &applied);
+            }
+            None => {
+                state.lost.records += 1;
+                state.note_loss(format!(
+                    "log record {} says nothing this version understands",
+                    found.header.seq
+                ));
+            }
+        }
+        at += found.size;
+    }
+    run.offset = at as u64;
+    damaged
+}
+
+fn lose(state: &mut State, run: &mut Replayed, to: u64, place: &str) {
+    let gap = to.saturating_sub(run.expected);
+    if gap > 0 {
+        state.lost.records += gap;
+        state.note_loss(format!(
+            "log records {} to {} {place} are lost",
+            run.expected,
+            to - 1
+        ));
+    }
+    run.expected = run.expected.max(to);
+}
+
+/// Looks behind a record that does not check: the offset where reading goes on, if it was ever durable.
+fn resume(
+    buf: &[u8],
+    at: usize,
+    header: &SegmentHeader,
+    next: Option<&SegmentHeader>,
+    run: &mut Replayed,
+    planted: Option<Planted>,
+) -> Option<usize> {
+    let durable_by_next = next.is_some_and(|n| n.first_seq > run.expected);
+    let mut torn_to = at;
+    let mut from = None;
+    let mut to = at + ALIGN;
+    let most = run.expected.saturating_add(most_records(buf.len()));
+    // A record's bytes may hold something that looks like a record: step over whole ones.
+    while to + record::HEADER <= buf.len() {
+        let seq = buf
+            .get(to + 16..to + 24)
+            .and_then(|b| b.try_into().ok())
+            .map_or(0, u64::from_le_bytes);
+        let record = if seq == 0 || seq > most {
+            None
+        } else {
+            parse(buf, to, header.salt, planted)
+        };
+        let Some(record) = record else {
+            to += ALIGN;
+            continue;
+        };
+        run.max_epoch = run.max_epoch.max(record.header.epoch);
+        torn_to = to + record.size;
+        if record.header.epoch >= run.epoch && record.header.seq >= run.expected {
+            from = from.or(Some((to, record.header.seq)));
+            let group = record.header.seq - u64::from(record.header.index);
+            if group > run.expected || durable_by_next {
+                return from.map(|(to, _)| to);
+            }
+        }
+        if planted == Some(Planted::TornTailNotCut) {
+            return from.map(|(to, _)| to);
+        }
+        to += record.size;
+    }
+    run.torn_bytes += (torn_to - at) as u64;
+    None
+}

@@ -1,0 +1,427 @@
+//! Everything the buffer knows, and how one durable record changes it. Live commits and recovery go through the same
+//! [`State::apply`], so what a restart finds is what the run had.
+//!
+//! Applying is idempotent: a checkpoint may already contain effects of records after its replay point.
+
+use std::collections::{BTreeMap, HashMap};
+
+use bytes::Bytes;
+use tokio::sync::watch;
+
+use crate::api::{BufferStats, Health, LOST, LaneId, Lost, Origin, PURGED};
+use crate::error::BufferError;
+use crate::items::{Held, Item};
+use crate::keys::Scope;
+use crate::lane::{Entry, Lane, LogPlace, SpilledMeta};
+
+/// Sentences about losses kept; beyond it only the counts grow.
+const MAX_LOST_NOTES: usize = 100;
+
+#[derive(Debug)]
+pub(crate) struct State {
+    /// By lane number.
+    pub(crate) lanes: Vec<Lane>,
+    pub(crate) lane_numbers: HashMap<String, u32>,
+    /// By scope number.
+    pub(crate) scopes: Vec<Scope>,
+    pub(crate) scope_numbers: HashMap<String, u32>,
+    pub(crate) positions: BTreeMap<String, Bytes>,
+    /// The last record of a run that closed properly was seen.
+    pub(crate) clean: bool,
+    pub(crate) body_bytes: u64,
+    pub(crate) body_budget: u64,
+    pub(crate) entries: usize,
+    /// A spill file became empty or sparse since the last checkpoint.
+    pub(crate) reclaim: bool,
+    /// The disk is full and the log has come down to its reserve.
+    pub(crate) disk_full: Option<String>,
+    pub(crate) record_limit: u64,
+    pub(crate) lost: Lost,
+    pub(crate) totals: BufferStats,
+    /// Why nothing is taken any more.
+    pub(crate) stopped: Option<BufferError>,
+    pub(crate) health: watch::Sender<Health>,
+    pub(crate) room: watch::Sender<u64>,
+}
+
+/// Where a record stands, and what memory still has of it.
+pub(crate) struct Applied<'a> {
+    pub(crate) segment: u64,
+    /// Offset of the payload in the segment.
+    pub(crate) payload_offset: u64,
+    /// The bodies of its writes, in order, when it is being committed.
+    pub(crate) bodies: &'a [Bytes],
+}
+
+impl State {
+    pub(crate) fn new(body_budget: u64, record_limit: u64) -> Self {
+        State {
+            lanes: Vec::new(),
+            lane_numbers: HashMap::new(),
+            scopes: Vec::new(),
+            scope_numbers: HashMap::new(),
+            positions: BTreeMap::new(),
+            clean: true,
+            body_bytes: 0,
+            body_budget,
+            entries: 0,
+            reclaim: false,
+            disk_full: None,
+            record_limit,
+            lost: Lost::default(),
+            totals: BufferStats::default(),
+            stopped: None,
+            health: watch::Sender::new(Health::Running),
+            room: watch::Sender::new(0),
+        }
+    }
+
+    pub(crate) fn lane(&self, id: LaneId) -> Option<&Lane> {
+        self.lanes.get(id.0 as usize)
+    }
+
+    /// The lane with this number, made if a lost record would have made it.
+    pub(crate) fn lane_mut(&mut self, number: u32) -> &mut Lane {
+        let at = number as usize;
+        while self.lanes.len() <= at {
+            let id = format!("lost-name-{}", self.lanes.len());
+            self.lane_numbers.insert(
+                id.clone(),
+                u32::try_from(self.lanes.len()).unwrap_or(u32::MAX),
+            );
+            self.lanes.push(Lane::new(id));
+        }
+        // The loop above made it; `Vec` has no infallible accessor.
+        #[allow(clippy::indexing_slicing)]
+        &mut self.lanes[at]
+    }
+
+    /// Gives a lane a name, which makes it or renames it.
+    pub(crate) fn name_lane(&mut self, number: u32, id: String) {
+        let lane = self.lane_mut(number);
+        let old = std::mem::replace(&mut lane.id, id.clone());
+        self.lane_numbers.remove(&old);
+        self.lane_numbers.insert(id, number);
+    }
+
+    pub(crate) fn scope_mut(&mut self, number: u32) -> &mut Scope {
+        let at = number as usize;
+        while self.scopes.len() <= at {
+            let id = format!("lost-name-{}", self.scopes.len());
+            self.scopes.push(Scope::new(id));
+        }
+        // As in `lane_mut`.
+        #[allow(clippy::indexing_slicing)]
+        &mut self.scopes[at]
+    }
+
+    pub(crate) fn name_scope(&mut self, number: u32, id: String) {
+        let scope = self.scope_mut(number);
+        let old = std::mem::replace(&mut scope.id, id.clone());
+        self.scope_numbers.remove(&old);
+        self.scope_numbers.insert(id, number);
+    }
+
+    pub(crate) fn note_loss(&mut self, sentence: String) {
+        tracing::error!(target: "consign::buffer", "{sentence}");
+        if self.lost.notes.len() < MAX_LOST_NOTES {
+            self.lost.notes.push(sentence);
+        }
+    }
+
+    pub(crate) fn room_appeared(&self) {
+        self.room.send_modify(|n| *n = n.wrapping_add(1));
+    }
+
+    fn charge_held(&mut self, held: &Held) {
+        for (lane, charge) in held {
+            self.lane_mut(*lane).charged += charge;
+        }
+    }
+
+    fn discharge_held(&mut self, held: &Held) {
+        for (lane, charge) in held {
+            let lane = self.lane_mut(*lane);
+            lane.charged = lane.charged.saturating_sub(*charge);
+        }
+    }
+
+    /// Makes one durable record take effect.
+    pub(crate) fn apply(&mut self, items: Vec<Item<'_>>, at: &Applied<'_>) {
+        let mut bodies = at.bodies.iter();
+        for item in items {
+            match item {
+                Item::Write {
+                    seq,
+                    at: offset,
+                    enc,
+                    view,
+                } => {
+                    let body = bodies.next();
+                    let place = LogPlace {
+                        segment: at.segment,
+                        offset: at.payload_offset + offset as u64,
+                        len: u32::try_from(enc.len()).unwrap_or(u32::MAX),
+                        crc: crc32c::crc32c(enc),
+                    };
+                    let held = view.held();
+                    let entry = Entry {
+                        key: view.key,
+                        order: view.order,
+                        created_unix_ms: view.created_unix_ms,
+                        expires_unix_ms: view.expires_unix_ms,
+                        body: None,
+                        place,
+                        charge: view.charge(),
+                        children: u16::try_from(view.children.len()).unwrap_or(u16::MAX),
+                        held: (!held.is_empty()).then(|| Box::new(held)),
+                        fetched: false,
+                    };
+                    self.add(view.lane, seq, entry, body);
+                }
+                Item::Settle {
+                    lane,
+                    seq,
+                    result,
+                    charge,
+                    held,
+                } => self.settle(lane, seq, result, charge, &held),
+                Item::Frontier {
+                    lane,
+                    seq,
+                    wall_unix_ms,
+                } => self.lane_mut(lane).advance_frontier(seq, wall_unix_ms),
+                Item::Note { lane, seq, state } => {
+                    let lane = self.lane_mut(lane);
+                    if seq < lane.next_seq && !lane.settled.contains(seq) {
+                        lane.states.insert(seq, state);
+                    }
+                }
+                Item::Position { source, value } => {
+                    self.positions.insert(source, value);
+                }
+                Item::Known {
+                    scope,
+                    origin,
+                    at_unix_ms,
+                } => self.scope_mut(scope).remember(&origin, at_unix_ms),
+                Item::Scope { number, id } => self.name_scope(number, id),
+                Item::Lane { number, id } => self.name_lane(number, id),
+                Item::Session { .. } => self.begin_session(),
+                Item::Clean => self.clean = true,
+                Item::Purge { lane, through } => self.purge(lane, through),
+                Item::Lost {
+                    lane,
+                    file,
+                    ranges,
+                    charge,
+                    physical,
+                    held,
+                } => {
+                    self.lose_spilled(lane, file, &ranges, charge, physical, &held);
+                }
+                Item::Assigned {
+                    scope,
+                    partition,
+                    incarnation,
+                    committed,
+                    reset,
+                } => {
+                    self.scope_mut(scope)
+                        .set_committed(partition, incarnation, committed, reset);
+                }
+            }
+        }
+    }
+
+    fn add(&mut self, number: u32, seq: u64, mut entry: Entry, body: Option<&Bytes>) {
+        let room = self.body_budget.saturating_sub(self.body_bytes);
+        let lane = self.lane_mut(number);
+        if seq > lane.next_seq {
+            // Numbers are dense, so the record that gave these is gone.
+            let gap = (lane.next_seq, seq - 1);
+            let missing: u64 = gap.1 - gap.0 + 1 - lane.settled.count_in(gap.0, gap.1);
+            lane.settled.insert_range(gap.0, gap.1);
+            lane.count_outcome(LOST, missing);
+            let sentence = format!(
+                "lane {}: {missing} writes from number {} on are lost",
+                lane.id, gap.0
+            );
+            self.lost.writes += missing;
+            self.note_loss(sentence);
+        }
+        let lane = self.lane_mut(number);
+        lane.next_seq = lane.next_seq.max(seq + 1);
+        if seq <= lane.spilled_through
+            || lane.settled.contains(seq)
+            || lane.entries.contains_key(&seq)
+        {
+            return;
+        }
+        lane.charged += entry.charge;
+        let held = entry.held.clone();
+        if let Some(body) = body.filter(|b| b.len() as u64 <= room) {
+            entry.body = Some(body.clone());
+        }
+        let kept = entry.body.as_ref().map_or(0, |b| b.len() as u64);
+        lane.entries.insert(seq, entry);
+        lane.watch.send_replace(seq);
+        self.body_bytes += kept;
+        self.entries += 1;
+        if let Some(held) = held {
+            self.charge_held(&held);
+        }
+    }
+
+    /// Forgets a log entry's memory; its charges are the caller's matter.
+    pub(crate) fn drop_entry(&mut self, number: u32, seq: u64) -> Option<Entry> {
+        let entry = self.lane_mut(number).entries.remove(&seq)?;
+        self.body_bytes = self
+            .body_bytes
+            .saturating_sub(entry.body.as_ref().map_or(0, |b| b.len() as u64));
+        self.entries = self.entries.saturating_sub(1);
+        Some(entry)
+    }
+
+    fn settle(&mut self, number: u32, seq: u64, result: u8, charge: u64, held: &Held) {
+        let lane = self.lane_mut(number);
+        if seq >= lane.next_seq || !lane.settled.insert(seq) {
+            return;
+        }
+        lane.count_outcome(result, 1);
+        lane.states.remove(&seq);
+        lane.spilled.remove(&seq);
+        if seq <= lane.spilled_through {
+            lane.charged = lane.charged.saturating_sub(charge);
+            let sparse = lane.file_of(seq).is_some_and(|file| {
+                file.take_off(1, charge, held);
+                file.live == 0 || file.is_sparse()
+            });
+            self.reclaim |= sparse;
+            self.discharge_held(held);
+        } else if let Some(entry) = self.drop_entry(number, seq) {
+            let lane = self.lane_mut(number);
+            lane.charged = lane.charged.saturating_sub(entry.charge);
+            if let Some(held) = entry.held {
+                self.discharge_held(&held);
+            }
+        }
+    }
+
+    fn purge(&mut self, number: u32, through: u64) {
+        let lane = self.lane_mut(number);
+        let pending = lane.next_seq.saturating_sub(1).min(through);
+        let purged = pending - lane.settled.count_in(1, pending);
+        lane.settled.insert_range(1, pending);
+        lane.count_outcome(PURGED, purged);
+        lane.states = lane.states.split_off(&(pending + 1));
+        lane.spilled.retain(|seq, _| *seq > pending);
+        let in_log: Vec<u64> = lane.entries.range(..=pending).map(|(s, _)| *s).collect();
+        let mut held_off: Held = Vec::new();
+        let mut charge_off = 0;
+        for file in &mut lane.files {
+            if file.first_seq <= pending {
+                charge_off += file.live_charge;
+                held_off.extend(std::mem::take(&mut file.held));
+                (file.live, file.live_charge, file.live_physical) = (0, 0, 0);
+            }
+        }
+        for seq in in_log {
+            if let Some(entry) = self.drop_entry(number, seq) {
+                charge_off += entry.charge;
+                held_off.extend(entry.held.into_iter().flat_map(|h| *h));
+            }
+        }
+        let lane = self.lane_mut(number);
+        lane.charged = lane.charged.saturating_sub(charge_off);
+        self.discharge_held(&held_off);
+        self.reclaim = true;
+    }
+
+    fn lose_spilled(
+        &mut self,
+        number: u32,
+        file: u64,
+        ranges: &[(u64, u64)],
+        charge: u64,
+        physical: u64,
+        held: &Held,
+    ) {
+        let lane = self.lane_mut(number);
+        let mut lost = 0;
+        for &(from, to) in ranges {
+            lost += (to - from + 1).saturating_sub(lane.settled.count_in(from, to));
+            lane.settled.insert_range(from, to);
+        }
+        if lost == 0 {
+            return;
+        }
+        lane.count_outcome(LOST, lost);
+        lane.charged = lane.charged.saturating_sub(charge);
+        for &(from, to) in ranges {
+            let gone: Vec<u64> = lane.states.range(from..=to).map(|(s, _)| *s).collect();
+            for seq in gone {
+                lane.states.remove(&seq);
+            }
+            lane.spilled.retain(|seq, _| *seq < from || *seq > to);
+        }
+        if let Some(f) = lane.files.iter_mut().find(|f| f.number == file) {
+            f.take_off(lost, charge, held);
+            // The books may have said more about the file than its charges do.
+            let more = physical.saturating_sub(crate::lane::physical(charge, held));
+            f.live_physical = f.live_physical.saturating_sub(more);
+        }
+        let sentence = format!(
+            "lane {}: {lost} writes in spill file {file} are damaged and lost",
+            lane.id
+        );
+        self.discharge_held(held);
+        self.lost.writes += lost;
+        self.reclaim = true;
+        self.note_loss(sentence);
+    }
+
+    /// What a new run does to the lanes of the last one.
+    fn begin_session(&mut self) {
+        if !self.clean {
+            for lane in &mut self.lanes {
+                lane.maybe_through = lane.maybe_through.max(lane.frontier);
+            }
+        }
+        self.clean = false;
+    }
+
+    /// Charges and dependents of a pending write, as far as memory has them.
+    pub(crate) fn meta(&self, lane: u32, seq: u64) -> Option<SpilledMeta> {
+        let lane = self.lanes.get(lane as usize)?;
+        if let Some(entry) = lane.entries.get(&seq) {
+            return Some(SpilledMeta {
+                charge: entry.charge,
+                held: entry.held.clone(),
+            });
+        }
+        lane.spilled.get(&seq).cloned()
+    }
+
+    pub(crate) fn is_pending(&self, lane: u32, seq: u64) -> bool {
+        self.lanes
+            .get(lane as usize)
+            .is_some_and(|l| seq != 0 && seq < l.next_seq && !l.settled.contains(seq))
+    }
+
+    /// Whether this origin was accepted, or is on its way.
+    pub(crate) fn known(&self, scope: &str, origin: &Origin) -> crate::api::Known {
+        use crate::api::Known;
+        let Some(scope) = self
+            .scope_numbers
+            .get(scope)
+            .and_then(|n| self.scopes.get(*n as usize))
+        else {
+            return Known::New;
+        };
+        match scope.known(origin) {
+            Known::New if scope.busy.contains_key(&crate::keys::busy_of(origin)) => Known::InFlight,
+            known => known,
+        }
+    }
+}
