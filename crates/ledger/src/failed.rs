@@ -3,22 +3,24 @@
 use serde::{Deserialize, Serialize};
 
 /// Whether the destination has applied the write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Applied {
     /// It has not: sending again makes no copy.
     No,
-    /// It may have.
+    /// It may have: what to assume where nothing is known.
+    #[default]
     Maybe,
 }
 
 /// Why a write was parked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ParkReason {
     /// The destination refused it.
     Refused,
     /// Its attempts or its age were spent, and other writes of the target went through.
+    #[default]
     Exhausted,
     /// It may have landed, and a repeat would be a second copy.
     MayHaveLanded,
@@ -158,7 +160,7 @@ pub struct History {
 }
 
 /// Why it failed. All text is redacted before it comes here.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Diagnosis {
     /// Why it was parked.
     pub reason: ParkReason,
@@ -191,8 +193,8 @@ pub struct Dependent {
     pub body: Vec<u8>,
 }
 
-/// A write to park.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A write to park. The default has every field empty and is not replayable.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NewFailed {
     /// Its key.
     pub write_key: [u8; 16],

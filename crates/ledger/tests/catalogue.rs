@@ -95,13 +95,3 @@ fn the_levels_and_titles_of_all_events() {
         .collect();
     insta::assert_snapshot!(lines.join("\n"));
 }
-
-#[test]
-fn every_event_of_delivery_has_its_page() {
-    let missing: Vec<&str> = consign_delivery::EventCode::ALL
-        .iter()
-        .map(|code| code.name())
-        .filter(|name| events::page(name).is_none())
-        .collect();
-    assert!(missing.is_empty(), "{missing:?}");
-}

@@ -67,7 +67,7 @@ pub(super) static ENTRIES: &[Entry] = &[
         ["target": "the target, or none for the whole connection", "code": "the destination's code", "error": "what was said"]
     ),
     entry!(
-        DeniedOver, Info, "A destination allows access again",
+        DeniedEnded, Info, "A destination allows access again",
         "Delivery goes on.",
         "The credential or grant was renewed.",
         "Nothing.",
@@ -81,7 +81,7 @@ pub(super) static ENTRIES: &[Entry] = &[
         ["write_key": "the write", "attempts": "its attempts", "code": "the last failure's code", "error": "what was said"]
     ),
     entry!(
-        HaltedOver, Info, "A lane goes on",
+        HaltEnded, Info, "A lane goes on",
         "The write that held it up was delivered, parked or skipped.",
         "The destination is back, or somebody acted.",
         "Nothing.",
@@ -137,7 +137,7 @@ pub(super) static ENTRIES: &[Entry] = &[
         ["generation": "the new instance's number"]
     ),
     entry!(
-        PromiseContradicted, Error, "A destination contradicts the promise",
+        InspectionContradicted, Error, "A destination contradicts the promise",
         "What makes a repeat harmless is not there, so the send is treated as at least once: a write that may have landed is resent once, and may then be a second copy. A send with `require: effectively_once` does not send.",
         "No unique index on the key's column, no duplicates window on the stream, duplicate detection switched off.",
         "The message says what is missing. Make it at the destination; it is inspected again when the gate next opens. `consign check FILE --live` inspects at once.",

@@ -67,10 +67,10 @@ pub(super) static ENTRIES: &[Entry] = &[
         ["plugin": "the plugin and its version", "call": "what the host had called", "panic": "the panic's message"]
     ),
     entry!(
-        OddAnswer, Error, "A plugin answered what it must not",
+        PluginMisbehaved, Error, "A plugin answered what it must not",
         "Too few or too many outcomes, an answer for a request that was over, or an outcome nobody knows. Writes without a proper outcome count as may have landed.",
         "A fault of the plugin.",
-        "Report it to the plugin's author. One event is logged for each connection until it is rebuilt; the counter `consign_plugin_faults_total` has the number.",
+        "Report it to the plugin's author with the message.",
         ["plugin": "the plugin and its version", "fault": "what was wrong"]
     ),
     entry!(

@@ -25,7 +25,7 @@ pub(super) static ENTRIES: &[Entry] = &[
         ["failed_id": "the failed message", "write_key": "the write", "copies_possible": "copies that may exist"]
     ),
     entry!(
-        AmbiguousHeld, Warn, "A write may have landed and is held",
+        WriteHeld, Warn, "A write may have landed and is held",
         "Its resend was ambiguous too, and a further one could be a second copy. It waits in its lane (`on_ambiguous: hold`); writes with the same order key wait behind it. One event stands for the episode of a lane.",
         "The destination takes writes and does not answer.",
         "Look at the destination, then decide. `on_ambiguous: park` takes such writes out of the way, `on_ambiguous: retry` sends them until one is confirmed, and may make several copies.",
@@ -39,7 +39,7 @@ pub(super) static ENTRIES: &[Entry] = &[
         ["write_key": "the write", "window_ms": "the window", "age_ms": "since the first copy that may have landed", "action": "resent or parked"]
     ),
     entry!(
-        Expired, Warn, "A write expired",
+        WriteExpired, Warn, "A write expired",
         "It was older than `expires_after` and was dropped, as the configuration says. One event stands for the episode of a lane; `consign status` counts them.",
         "An outage longer than `expires_after`.",
         "Nothing, if that is what you want. Otherwise raise or remove `expires_after`.",
