@@ -61,6 +61,8 @@ fn set_environment(
 ) -> Result<()> {
     let this = std::env::current_exe().context(|| "cannot tell where this program is".into())?;
     command
+        // Tests that run the host need not build it themselves.
+        .env("CONSIGN_BUILT", "1")
         .env("CONSIGN_BIN", workspace.host(Profile::Debug))
         .env("CONSIGN_PLUGINS", workspace.plugin_folder(Profile::Debug))
         .env("CONSIGN_XTASK", this);

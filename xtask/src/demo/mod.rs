@@ -33,6 +33,7 @@ use scene::Scene;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use telemetry::Status;
 use watch::Watch;
 
 pub use scene::{EXAMPLE, lay_out_quickstart};
@@ -48,6 +49,9 @@ const RESUME_WITHIN: Duration = Duration::from_secs(60);
 
 /// When nothing more lands for this long, what is missing is lost; a lane's longest pause is 2 s.
 const QUIET: Duration = Duration::from_secs(30);
+
+/// From taking connections to a status, at most; without one the demo goes on all the same.
+const STATUS_WITHIN: Duration = Duration::from_secs(5);
 
 /// How often the destinations are looked at in the end.
 const LOOK: Duration = Duration::from_millis(200);
@@ -200,7 +204,7 @@ impl<'a> Play<'a> {
 
         let host = self.finish(host, &load)?;
         let took = since.elapsed();
-        let host_repeats = telemetry::repeats(self.scene);
+        let status = self.status().unwrap_or_default();
         let stop_fault = host.stop().err().map(|error| error.to_string());
         self.watch.check()?;
         self.close_last_kill()?;
@@ -218,12 +222,29 @@ impl<'a> Play<'a> {
             kills: self.kills,
             outage: away,
             accepted_in_outage,
-            host_repeats,
+            host_repeats: status.repeats(),
+            undelivered: status.undelivered(),
             tries: [&tries.broken, &tries.blocked, &tries.in_flight]
                 .map(|count| count.load(Ordering::Relaxed)),
             took,
             stop_fault,
         })
+    }
+
+    fn status(&self) -> Option<Status> {
+        Status::ask(self.scene.console)
+    }
+
+    /// Writes in flight at the kill, by the host's own reckoning once its status can be had.
+    fn status_after_start(&self) -> Result<Option<u64>> {
+        let since = Instant::now();
+        loop {
+            let status = self.status();
+            if status.is_some() || since.elapsed() > STATUS_WITHIN {
+                return Ok(status.map(|status| status.in_flight_at_last_exit()));
+            }
+            self.watch.pause(LOOK)?;
+        }
     }
 
     fn accepted(&self) -> u64 {
@@ -268,7 +289,7 @@ impl<'a> Play<'a> {
         self.close_last_kill()?;
         let (host, _) = Host::start(self.scene, self.watch)?;
         let back_after = since.elapsed();
-        let in_flight = telemetry::in_flight_at_last_exit(self.scene);
+        let in_flight = self.status_after_start()?;
         eprintln!(
             "kill -9 no. {} {when}; back after {:.1} s",
             self.kills.len() + 1,
@@ -317,7 +338,7 @@ impl<'a> Play<'a> {
             // Repeats of what has landed may still be on their way.
             let landed = rows >= accepted
                 && files >= accepted
-                && telemetry::pending(self.scene).unwrap_or(0) == 0;
+                && self.status().is_some_and(|status| status.pending() == 0);
             Ok(landed || moved.elapsed() > QUIET)
         })?;
         Ok(host)

@@ -51,8 +51,10 @@ pub struct Report {
     pub accepted_in_outage: u64,
     /// Repeats dropped by the unique index over the run.
     pub dropped: u64,
-    /// The host's own count of recognised repeats since its last start, both destinations.
-    pub host_repeats: Option<u64>,
+    /// The host's own count of recognised repeats, both destinations, all its runs.
+    pub host_repeats: u64,
+    /// Writes that the host gave up or set aside, in words.
+    pub undelivered: String,
     /// Tries of the senders: broken connections, "not now", "still in flight".
     pub tries: [u64; 3],
     /// From the first webhook to the last one landed.
@@ -204,7 +206,7 @@ impl Report {
         writeln!(out)?;
         for (number, kill) in self.kills.iter().enumerate() {
             let in_flight = match kill.in_flight {
-                Some(count) => format!("{count} writes in flight"),
+                Some(count) => format!("up to {count} writes in flight"),
                 None => "writes in flight not known".into(),
             };
             writeln!(
@@ -233,11 +235,13 @@ impl Report {
             "senders: tried again {broken} times after a broken connection, {blocked} after \"not now\", \
              {in_flight} after \"still in flight\""
         )?;
-        if let Some(repeats) = self.host_repeats {
-            writeln!(
-                out,
-                "host: {repeats} writes since its last start were repeats that a destination recognised"
-            )?;
+        writeln!(
+            out,
+            "host: counts {} repeats that the two destinations recognised",
+            self.host_repeats
+        )?;
+        if !self.undelivered.is_empty() {
+            writeln!(out, "host: not delivered: {}", self.undelivered)?;
         }
         writeln!(out, "seed {}, {:.1} s", self.seed, self.took.as_secs_f64())
     }
@@ -291,7 +295,8 @@ mod tests {
             outage: Duration::from_secs(10),
             accepted_in_outage: 2,
             dropped: 5,
-            host_repeats: None,
+            host_repeats: 11,
+            undelivered: String::new(),
             tries: [3, 2, 1],
             took: Duration::from_secs(44),
             stop_fault: None,
@@ -348,10 +353,11 @@ at the destination                  landed    lost  copies  altered
 SQLite table                             4       0       0        0
 folder of files                          4       0       0        0
 
-kill -9 no. 1: in steady traffic, 2 accepted, 7 writes in flight; back after 0.4 s
+kill -9 no. 1: in steady traffic, 2 accepted, up to 7 writes in flight; back after 0.4 s
               afterwards the table was sent 5 repeats, dropped by their key
 outage: both destinations away for 10.0 s, 2 webhooks accepted meanwhile
 senders: tried again 3 times after a broken connection, 2 after \"not now\", 1 after \"still in flight\"
+host: counts 11 repeats that the two destinations recognised
 seed 1, 44.0 s
 ";
         assert_eq!(report.text(), expected);

@@ -1,71 +1,78 @@
-//! What the host says about itself. Nothing here decides whether the demo passes: the destinations are
-//! read for that. Names of the host's events and counters are known in this file alone.
+//! What the host says about itself, from its status document. Nothing here decides whether webhooks
+//! were lost or copied: the destinations are read for that. Names of the document's fields are known
+//! in this file alone.
 
-use super::scene::Scene;
-use serde_json::Value;
-use std::process::{Command, Stdio};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
-/// The event that a host records at its start when the one before did not end cleanly.
-const UNCLEAN_EXIT: &str = "unclean_exit";
+/// The outcome of a write that the destination recognised as one it has.
+const REPEAT: &str = "delivered_as_repeat";
 
-/// In that event: writes that may have been on their way to a destination when the host died.
-const IN_FLIGHT: &str = "maybe_in_flight";
+/// The outcomes of writes that left their lane without being delivered.
+const UNDELIVERED: [&str; 4] = ["parked", "skipped", "expired", "dropped_dependent"];
 
-/// In the status: writes that the destination recognised by their key or target.
-const REPEATS: &str = "delivered_as_repeat";
-
-/// In the status: writes that are not settled.
-const PENDING: &str = "pending";
-
-/// Writes that were in flight when the host was last killed, by the event it recorded when it started
-/// again. None when it does not say.
-pub fn in_flight_at_last_exit(scene: &Scene) -> Option<u64> {
-    let args = ["events", "--json", "--code", UNCLEAN_EXIT];
-    let events = ask(scene, &args)?;
-    sum(events.as_array()?.last()?, IN_FLIGHT)
+/// The parts of the status document that the demo shows.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct Status {
+    recovery: Recovery,
+    lanes: Vec<Lane>,
 }
 
-/// Writes that the host counts as delivered again and recognised. None when it does not say.
-pub fn repeats(scene: &Scene) -> Option<u64> {
-    sum(&ask(scene, &["status", "--json"])?, REPEATS)
+#[derive(Debug, Clone, Default, Deserialize)]
+struct Recovery {
+    maybe_in_flight: u64,
 }
 
-/// Writes that the host has not settled yet. None when it does not say.
-pub fn pending(scene: &Scene) -> Option<u64> {
-    sum(&ask(scene, &["status", "--json"])?, PENDING)
+#[derive(Debug, Clone, Default, Deserialize)]
+struct Lane {
+    id: String,
+    pending: u64,
+    outcomes: BTreeMap<String, u64>,
 }
 
-fn ask(scene: &Scene, args: &[&str]) -> Option<Value> {
-    let output = Command::new(&scene.host)
-        .current_dir(&scene.folder)
-        .args(args)
-        .arg("--host")
-        .arg(format!("http://{}", scene.console))
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .output()
-        .ok()?;
-    serde_json::from_slice(&output.stdout).ok()
-}
+impl Status {
+    /// Asks the host; none when it does not answer or says something else.
+    pub fn ask(console: SocketAddr) -> Option<Self> {
+        let answer = crate::http::get(&format!("http://{console}/api/v1/status")).ok()?;
+        if answer.status != 200 {
+            return None;
+        }
+        serde_json::from_slice(&answer.body).ok()
+    }
 
-/// The sum of all numbers under a name, at any depth; none when there is none.
-fn sum(value: &Value, name: &str) -> Option<u64> {
-    let below = |values: &mut dyn Iterator<Item = &Value>| {
-        values
-            .filter_map(|value| sum(value, name))
-            .reduce(|left, right| left + right)
-    };
-    match value {
-        Value::Object(object) => {
-            let here = object.get(name).and_then(Value::as_u64);
-            let deeper = below(&mut object.values());
-            match (here, deeper) {
-                (None, None) => None,
-                (here, deeper) => Some(here.unwrap_or(0) + deeper.unwrap_or(0)),
+    /// Writes that may have been on their way when the process before ended.
+    pub fn in_flight_at_last_exit(&self) -> u64 {
+        self.recovery.maybe_in_flight
+    }
+
+    /// Writes without an outcome yet.
+    pub fn pending(&self) -> u64 {
+        self.lanes.iter().map(|lane| lane.pending).sum()
+    }
+
+    /// Writes that a destination recognised as repeats, over all runs of the host.
+    pub fn repeats(&self) -> u64 {
+        self.count(REPEAT)
+    }
+
+    /// Writes that ended without being delivered, in words; empty when there are none.
+    pub fn undelivered(&self) -> String {
+        let mut found = Vec::new();
+        for lane in &self.lanes {
+            for outcome in UNDELIVERED {
+                match lane.outcomes.get(outcome) {
+                    None | Some(0) => {}
+                    Some(count) => found.push(format!("{}: {count} {outcome}", lane.id)),
+                }
             }
         }
-        Value::Array(array) => below(&mut array.iter()),
-        _ => None,
+        found.join(", ")
+    }
+
+    fn count(&self, outcome: &str) -> u64 {
+        let counts = self.lanes.iter().map(|lane| lane.outcomes.get(outcome));
+        counts.flatten().sum()
     }
 }
 
@@ -74,12 +81,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_one_name_are_summed_at_any_depth() {
-        let status = serde_json::json!({
-            "adapters": [{"sends": [{"pending": 2}, {"pending": 3, "other": 9}]}],
-            "pending": "not a number"
-        });
-        assert_eq!(sum(&status, "pending"), Some(5));
-        assert_eq!(sum(&status, "absent"), None);
+    fn the_figures_are_found_in_the_document() {
+        let status: Status = serde_json::from_str(
+            r#"{"version": "1", "recovery": {"unclean_exit": true, "pending": 40, "maybe_in_flight": 7},
+                "lanes": [
+                  {"id": "a/r/one", "pending": 2, "outcomes": {"delivered": 9, "delivered_as_repeat": 3}},
+                  {"id": "a/r/two", "pending": 3, "outcomes": {"delivered_as_repeat": 1, "parked": 4, "skipped": 0}}
+                ]}"#,
+        )
+        .unwrap();
+        assert_eq!(status.in_flight_at_last_exit(), 7);
+        assert_eq!((status.pending(), status.repeats()), (5, 4));
+        assert_eq!(status.undelivered(), "a/r/two: 4 parked");
     }
 }
