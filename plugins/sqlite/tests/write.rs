@@ -600,3 +600,20 @@ fn the_declaration_is_coherent_and_resolves_by_configuration() {
     }
     assert!(serde_json::from_value::<WriteConfig>(json!({ "table": "t", "tabel": 1 })).is_err());
 }
+
+#[test]
+fn the_plugin_has_a_text_for_every_field() {
+    let manifest = consign_plugin_sqlite::plugin().manifest();
+    let connector = &manifest.connectors[0];
+    for schema in [
+        &connector.config_schema,
+        &connector.operations[0].config_schema,
+    ] {
+        for (name, field) in schema["properties"].as_object().unwrap() {
+            assert!(
+                field["description"].is_string(),
+                "`{name}` has no doc comment: {field}"
+            );
+        }
+    }
+}
