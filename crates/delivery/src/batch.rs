@@ -27,9 +27,18 @@ pub(crate) enum Pick {
 impl Lane {
     /// The next batch of at most `room` writes.
     pub(crate) fn pick(&self, room: u32) -> Pick {
-        let Some(first) = self.ready.first().copied() else {
-            return Pick::Nothing;
-        };
+        for first in self.ready.iter().take(LOOK) {
+            match self.pick_from(*first, room) {
+                // A sealed batch that waits for one of its writes holds up no other.
+                Pick::Nothing => {}
+                pick => return pick,
+            }
+        }
+        Pick::Nothing
+    }
+
+    /// The batch that begins with `first`.
+    fn pick_from(&self, first: u64, room: u32) -> Pick {
         if first > self.frontier {
             return Pick::PastFrontier(first);
         }
@@ -37,7 +46,7 @@ impl Lane {
             return Pick::Nothing;
         };
         if self.cfg.batch.sealed && seed.group != 0 {
-            return self.pick_sealed(seed.group, room);
+            return self.pick_sealed(seed.group, room, false);
         }
         if seed.alone {
             return Pick::Batch {
@@ -54,7 +63,7 @@ impl Lane {
             max_bytes: self.cfg.batch.max_bytes,
             full: false,
         };
-        for head in self.ready.iter().take(limit.saturating_add(LOOK)) {
+        for head in self.ready.range(first..).take(limit.saturating_add(LOOK)) {
             if batch.full || *head > self.frontier {
                 break;
             }
@@ -103,7 +112,8 @@ impl Lane {
     }
 
     /// A sealed batch goes as it was sealed, whole.
-    fn pick_sealed(&self, number: u64, room: u32) -> Pick {
+    /// Under a trial it may step over what is stuck before it.
+    pub(crate) fn pick_sealed(&self, number: u64, room: u32, trial: bool) -> Pick {
         let seqs: Vec<u64> = self
             .writes
             .iter()
@@ -114,9 +124,9 @@ impl Lane {
             return Pick::Incomplete(number);
         }
         let all_ready = seqs.iter().all(|seq| {
-            self.writes
-                .get(seq)
-                .is_some_and(|write| write.is_sendable())
+            self.writes.get(seq).is_some_and(|write| {
+                write.is_sendable() && self.leads_its_key(write.order, number, trial)
+            })
         });
         let fits = u32::try_from(seqs.len()).is_ok_and(|len| len <= room);
         match seqs.last().copied() {
@@ -124,6 +134,19 @@ impl Lane {
             Some(_) if all_ready && fits => Pick::Batch { seqs, full: true },
             _ => Pick::Nothing,
         }
+    }
+
+    /// Whether an order key is at rest and its head belongs to this sealed batch.
+    fn leads_its_key(&self, order: u64, number: u64, trial: bool) -> bool {
+        self.is_unordered()
+            || self.keys.get(&order).is_some_and(|key| {
+                key.busy == 0
+                    && key
+                        .seqs
+                        .front()
+                        .and_then(|head| self.writes.get(head))
+                        .is_some_and(|head| trial || head.group == number)
+            })
     }
 
     /// Whether every write of the lane stands for itself.

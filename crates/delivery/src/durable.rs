@@ -27,6 +27,11 @@ impl Delivery {
             return;
         }
         lane.fetching = false;
+        if std::mem::take(&mut lane.stale_fetch) {
+            lane.more = true;
+            self.touch(id);
+            return;
+        }
         // News that came while the fetch was out may be about writes it did not see.
         lane.more = more || lane.news;
         lane.news = false;
@@ -168,6 +173,7 @@ impl Delivery {
                     && lane.writes.values().all(|write| write.noting.is_none())
             });
             if gone {
+                self.withdraw_all(id);
                 self.drop_lane(id);
             }
         }

@@ -14,6 +14,7 @@ impl Delivery {
             return;
         };
         target.interrupted = false;
+        target.delivered_ms = Some(self.now_ms);
         target.vanished.clear();
         let failing = std::mem::take(&mut target.failing);
         let suspects = std::mem::take(&mut target.suspects);
@@ -48,6 +49,7 @@ impl Delivery {
         };
         let policy = lane.cfg.policy;
         let volatile = lane.is_volatile();
+        let mut hurries = false;
         let Some(write) = lane.writes.get_mut(&seq) else {
             return;
         };
@@ -87,7 +89,12 @@ impl Delivery {
             // One last try, alone: a companion of its batch may have been the culprit.
             note.set(WriteNote::SPENT, true);
             write.alone = true;
+            hurries = matches!(write.phase, Phase::Backoff { .. });
         }
+        if hurries && let Some(lane) = self.lanes.get_mut(&id) {
+            lane.set_phase(seq, Phase::Ready);
+        }
+        self.wake(id);
         if !volatile {
             if let Some(lane) = self.lanes.get_mut(&id) {
                 lane.mark_note(seq);

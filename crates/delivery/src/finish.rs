@@ -141,6 +141,13 @@ impl Delivery {
         match direct {
             None => self.park(id, seq, reason),
             Some(DirectMode::Answer) => self.answer_failed(id, seq),
+            Some(DirectMode::Hold) if reason == ParkReason::MayHaveLanded => {
+                // One more send would be one copy too many: a person decides.
+                if let Some(lane) = self.lanes.get_mut(&id) {
+                    lane.stuck.insert(seq);
+                    lane.set_phase(seq, Phase::Held);
+                }
+            }
             Some(DirectMode::Hold) => self.keep_trying(id, seq, None),
         }
     }
@@ -275,7 +282,8 @@ impl Delivery {
         });
     }
 
-    /// Later writes of this key wait; they leave the window and are fetched again on release.
+    /// Later writes of this key wait. Those never tried leave the window and are fetched again on
+    /// release; the others stay, with what is known of them.
     fn hold_key(&mut self, id: LaneId, order: u64) {
         let Some(lane) = self.lanes.get_mut(&id) else {
             return;
@@ -290,7 +298,7 @@ impl Delivery {
             let at_rest = lane
                 .writes
                 .get(&seq)
-                .is_some_and(|write| write.is_untried() && write.phase == Phase::Ready);
+                .is_some_and(|write| write.is_untried() && write.is_sendable() && write.group == 0);
             if at_rest {
                 first.get_or_insert(seq);
                 lane.remove(seq);
@@ -300,6 +308,7 @@ impl Delivery {
         if slot.is_none() {
             *slot = first;
         }
+        lane.refresh_key(order);
         let full = lane.held.len() > MAX_HELD_KEYS && !lane.held_full;
         if full {
             lane.held_full = true;
@@ -322,11 +331,13 @@ impl Delivery {
             return;
         };
         lane.held_full = lane.held.len() > MAX_HELD_KEYS;
+        lane.refresh_key(order);
         if let Some(first) = skipped {
             lane.cursor = lane.cursor.min(first.saturating_sub(1));
         }
         lane.more = true;
         lane.news = true;
+        lane.stale_fetch = lane.fetching;
         self.touch(id);
         self.wake(id);
     }

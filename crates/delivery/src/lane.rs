@@ -69,7 +69,8 @@ pub(crate) struct Pending {
     pub(crate) resend: bool,
     /// Failures with no evidence after them yet.
     pub(crate) uncharged: u32,
-    /// The try it is on, or the last one, began after its attempts were spent.
+    /// The try it is on, or the last one, began after its attempts were spent and right after
+    /// another write was delivered.
     pub(crate) last_try: bool,
     /// Such a try failed.
     pub(crate) last_try_failed: bool,
@@ -142,6 +143,8 @@ pub(crate) struct Lane {
     pub(crate) fetching: bool,
     /// More may be pending past the cursor.
     pub(crate) more: bool,
+    /// The fetch that is out began before a held key was released: its answer is void.
+    pub(crate) stale_fetch: bool,
     /// `Available` came while a fetch was out.
     pub(crate) news: bool,
     /// Held order keys and the first number skipped for each.
@@ -191,6 +194,7 @@ impl Lane {
             cursor: 0,
             fetching: false,
             more: cfg.direct.is_none(),
+            stale_fetch: false,
             news: false,
             held,
             held_full: false,
@@ -376,12 +380,13 @@ impl Lane {
         }
     }
 
-    fn refresh_key(&mut self, order: u64) {
+    pub(crate) fn refresh_key(&mut self, order: u64) {
+        let held = self.held.contains_key(&order);
         let Some(key) = self.keys.get_mut(&order) else {
             return;
         };
         let head = key.seqs.front().copied().filter(|head| {
-            key.busy == 0 && self.writes.get(head).is_some_and(Pending::is_sendable)
+            key.busy == 0 && !held && self.writes.get(head).is_some_and(Pending::is_sendable)
         });
         if head != key.ready_head {
             if let Some(old) = key.ready_head {

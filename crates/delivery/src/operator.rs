@@ -197,6 +197,17 @@ impl Delivery {
         self.end_direct(id, seq, Doom::Withdraw);
     }
 
+    /// A volatile lane goes: what it still holds was not answered.
+    pub(crate) fn withdraw_all(&mut self, id: LaneId) {
+        let left: Vec<u64> = self
+            .lanes
+            .get(&id)
+            .filter(|lane| lane.is_volatile())
+            .map(|lane| lane.writes.keys().copied().collect())
+            .unwrap_or_default();
+        left.into_iter().for_each(|seq| self.withdraw(id, seq));
+    }
+
     /// The adapter waits no longer.
     pub(crate) fn give_up(&mut self, id: LaneId, seq: u64) {
         self.end_direct(id, seq, Doom::GiveUp);

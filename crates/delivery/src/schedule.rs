@@ -7,6 +7,7 @@ use crate::gate::State;
 use crate::ids::{ClassId, LaneId};
 use crate::lane::{Lane, Phase};
 use crate::machine::{Awaited, Delivery, Timer};
+use crate::note::WriteNote;
 use crate::output::{Output, Send, SendItem};
 use crate::planted::Bug;
 use crate::request::Request;
@@ -263,27 +264,33 @@ impl Delivery {
             return false;
         };
         let group = lane.writes.get(&seq).map_or(0, |write| write.group);
-        if lane.cfg.batch.sealed && group != 0 {
-            return match lane.pick(u32::MAX) {
-                Pick::Batch { seqs, .. } if seqs.contains(&seq) => self.seal_or_send(id, seqs),
+        let seqs = if lane.cfg.batch.sealed && group != 0 {
+            match lane.pick_sealed(group, lane.room(), trial) {
+                Pick::Batch { seqs, .. } => seqs,
                 Pick::PastFrontier(last) => {
                     self.ask_frontier(id, last);
-                    false
+                    return false;
                 }
                 Pick::Incomplete(number) => {
                     self.give_up_sealed(id, number);
-                    false
+                    return false;
                 }
-                _ => false,
-            };
-        }
-        if trial {
-            lane.trial = Some(seq);
-            let at = self.now_ms.saturating_add(lane.cfg.policy.backoff.max_ms);
-            lane.trial_at_ms = at;
+                Pick::Nothing => return false,
+            }
+        } else {
+            vec![seq]
+        };
+        let cap_ms = lane.cfg.policy.backoff.max_ms;
+        let sent = self.seal_or_send(id, seqs);
+        if sent && trial {
+            let at = self.now_ms.saturating_add(cap_ms);
+            if let Some(lane) = self.lanes.get_mut(&id) {
+                lane.trial = Some(seq);
+                lane.trial_at_ms = at;
+            }
             self.timers.insert((at, Timer::Trial(id)));
         }
-        self.seal_or_send(id, vec![seq])
+        sent
     }
 
     /// Rule 1: with a write that is spent or held and no evidence, the next untried write of the
@@ -326,6 +333,7 @@ impl Delivery {
         };
         let class = self.classes.resolve(lane.cfg.class);
         let clock = target.open_clock(self.now_ms);
+        let prompt = target.was_up(self.now_ms);
         let second_copy = lane.cfg.repeat == Repeat::SecondCopy || lane.contradicted;
         let mut items = Vec::with_capacity(seqs.len());
         for seq in &seqs {
@@ -335,14 +343,14 @@ impl Delivery {
             let repeat = write.is_maybe();
             write.ghost = None;
             write.resend = repeat;
-            write.last_try = write.note.has(crate::note::WriteNote::SPENT);
+            write.last_try = prompt && write.note.has(WriteNote::SPENT);
             write.age_mark.get_or_insert(clock);
             write.last_attempt_unix_ms = self.wall_unix_ms;
             if write.note.first_attempt_unix_ms == 0 {
                 write.note.first_attempt_unix_ms = self.wall_unix_ms.max(1);
             }
             if repeat {
-                let passed = write.note.has(crate::note::WriteNote::WINDOW_PASSED);
+                let passed = write.note.has(WriteNote::WINDOW_PASSED);
                 if (second_copy || passed) && write.resent_in != Some(u64::MAX) {
                     write.resent_in = Some(target.interruption);
                 }
@@ -437,7 +445,7 @@ impl Delivery {
 }
 
 impl Lane {
-    /// The first write behind the stuck ones that was never sent and whose order key is at rest.
+    /// The first untried write behind a stuck head, in an order key that is at rest.
     pub(crate) fn next_untried(&self) -> Option<u64> {
         if self.cfg.after_park != AfterPark::Continue {
             return None;
@@ -448,7 +456,13 @@ impl Lane {
                 write.is_untried()
                     && write.is_sendable()
                     && (self.is_unordered()
-                        || self.keys.get(&write.order).is_none_or(|key| key.busy == 0))
+                        || self.keys.get(&write.order).is_some_and(|key| {
+                            key.busy == 0
+                                && key
+                                    .seqs
+                                    .front()
+                                    .is_some_and(|head| self.stuck.contains(head))
+                        }))
             })
             .map(|(seq, _)| *seq)
     }

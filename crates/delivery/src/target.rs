@@ -10,6 +10,10 @@ use std::collections::BTreeSet;
 /// attempt of each write.
 pub(crate) const SUSPECT_WRITES: usize = 3;
 
+/// How soon after a delivery a last try must leave to tell anything about its write: later, an
+/// outage may have begun meanwhile.
+const PROMPT_MS: u64 = 5_000;
+
 /// One target.
 #[derive(Debug)]
 pub(crate) struct Target {
@@ -28,6 +32,8 @@ pub(crate) struct Target {
     /// Number of the interruption it is in, or was in last.
     pub(crate) interruption: u64,
     pub(crate) interrupted: bool,
+    /// When a write of it was last delivered.
+    pub(crate) delivered_ms: Option<u64>,
     /// Milliseconds during which both gates were open.
     open_clock_ms: u64,
     open_since_ms: Option<u64>,
@@ -46,6 +52,7 @@ impl Target {
             vanished: BTreeSet::new(),
             interruption: 0,
             interrupted: false,
+            delivered_ms: None,
             open_clock_ms: 0,
             open_since_ms: None,
         }
@@ -57,6 +64,12 @@ impl Target {
             self.interrupted = true;
             self.interruption = self.interruption.saturating_add(1);
         }
+    }
+
+    /// Whether it delivered a moment ago.
+    pub(crate) fn was_up(&self, now_ms: u64) -> bool {
+        self.delivered_ms
+            .is_some_and(|at| now_ms.saturating_sub(at) <= PROMPT_MS)
     }
 
     /// The clock that runs while writes may flow: `max_age` is measured on it.
