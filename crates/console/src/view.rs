@@ -205,5 +205,8 @@ pub trait HostView: Send + Sync + 'static {
     ///
     /// # Errors
     /// One sentence: an unknown code or level, or a ledger that cannot be read.
-    fn events(&self, query: EventQuery) -> impl Future<Output = Result<Vec<serde_json::Value>, String>> + Send;
+    fn events(
+        &self,
+        query: EventQuery,
+    ) -> impl Future<Output = Result<Vec<serde_json::Value>, String>> + Send;
 }

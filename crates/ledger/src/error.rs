@@ -7,7 +7,7 @@ use std::path::PathBuf;
 pub enum Error {
     /// The disk, or the ledger's own limit, is full, and the reserve is spent. The caller blocks
     /// what it wanted to park and tries again; nothing was changed.
-    #[error("the ledger {path} is full and its reserve is spent: make room on the disk, or purge failed messages with `consign failed purge`", path = .path.display())]
+    #[error("the ledger {path} is full and its reserve is spent: make room on its disk; what should be parked waits until then", path = .path.display())]
     Full {
         /// The file.
         path: PathBuf,

@@ -60,8 +60,11 @@ impl Reserve {
         if self.state == ReserveState::Off {
             return;
         }
-        let there = fs::metadata(&self.path).is_ok_and(|m| m.len() >= self.bytes);
-        self.state = if there || self.make(self.bytes).is_ok() {
+        // A process that was killed while it made the reserve left this behind.
+        let _ = fs::remove_file(beside(&self.path, ".new"));
+        let there = || fs::metadata(&self.path).is_ok_and(|m| m.len() >= self.bytes);
+        // Asked once more at the end: another process may have made it at the same moment.
+        self.state = if there() || self.make(self.bytes).is_ok() || there() {
             ReserveState::Held
         } else {
             ReserveState::Released

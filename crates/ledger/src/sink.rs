@@ -74,6 +74,19 @@ pub struct SinkStats {
 #[derive(Clone)]
 pub struct EventSink {
     shared: Arc<Shared>,
+    /// Ends the thread when the last sink is gone.
+    _last: Arc<Last>,
+}
+
+struct Last(Arc<Shared>);
+
+impl Drop for Last {
+    /// Tells the thread to write what waits and end. It is not waited for, since this may run where
+    /// blocking is not allowed; [`EventSink::shutdown`] waits.
+    fn drop(&mut self) {
+        self.0.state.lock().closing = true;
+        self.0.wake.notify_all();
+    }
 }
 
 struct Shared {
@@ -148,7 +161,11 @@ impl EventSink {
                 source,
             })?;
         *shared.thread.lock() = Some(thread);
-        Ok(Self { shared })
+        let last = Arc::new(Last(Arc::clone(&shared)));
+        Ok(Self {
+            shared,
+            _last: last,
+        })
     }
 
     /// Adds an event. Never blocks; a full queue drops and counts it.
@@ -200,6 +217,10 @@ impl EventSink {
             closing,
             at_unix_ms,
         };
+        if state.ended {
+            state.stats.dropped += 1;
+            return true;
+        }
         // An end that was dropped would leave the episode open for ever in the log; there is at
         // most one for each that was opened, so the queue stays bounded.
         state.accepted += 1;

@@ -242,7 +242,7 @@ fn at_its_own_limit_the_reserve_lands_and_then_it_blocks() {
     large.body = vec![7; 8_192];
     let error = ledger.park(&large).unwrap_err().to_string();
     assert!(
-        error.contains("is full") && error.contains("consign failed purge"),
+        error.contains("is full") && error.contains("make room on its disk"),
         "{error}"
     );
     assert_eq!(ledger.park(&record(1)).unwrap(), Parked::AlreadyThere(1));

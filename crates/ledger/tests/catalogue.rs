@@ -4,9 +4,9 @@ use consign_ledger::{Code, Severity, events};
 use std::collections::BTreeSet;
 
 /// Commands that a page may name.
-const COMMANDS: [&str; 17] = [
-    "run", "check", "test", "explain", "show", "plugins", "promises", "status", "events", "drill",
-    "failed", "source", "resume", "schema", "vrl", "buffer", "jobs",
+const COMMANDS: [&str; 11] = [
+    "run", "check", "test", "explain", "show", "plugins", "promises", "status", "events", "schema",
+    "vrl",
 ];
 
 #[test]

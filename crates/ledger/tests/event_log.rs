@@ -301,3 +301,34 @@ fn what_comes_after_shutdown_is_dropped_and_not_lost_silently() {
     assert_eq!((sink.stats().written, sink.stats().dropped), (1, 1));
     sink.shutdown().unwrap();
 }
+
+#[test]
+fn a_sink_that_is_let_go_writes_what_waits_and_ends() {
+    let (_dir, ledger) = ledger();
+    let sink = EventSink::start(ledger.clone(), SinkOptions::default()).unwrap();
+    let other = sink.clone();
+    sink.emit(event(Code::HostStarted, 1));
+    drop(sink);
+    other.emit(event(Code::HostStopped, 2));
+    drop(other);
+    let started = Instant::now();
+    while ledger.events(&EventFilter::default()).unwrap().len() < 2 {
+        assert!(started.elapsed() < Duration::from_secs(10));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn an_end_after_shutdown_changes_nothing() {
+    let (_dir, ledger) = ledger();
+    let sink = EventSink::start(ledger.clone(), SinkOptions::default()).unwrap();
+    sink.open("bus", event(Code::GateClosed, 1));
+    sink.shutdown().unwrap();
+    assert!(sink.close("bus", Code::GateClosed, None, 2));
+    sink.shutdown().unwrap();
+    assert_eq!(
+        ledger.open_episodes().unwrap().len(),
+        1,
+        "it is open when the host starts again"
+    );
+}

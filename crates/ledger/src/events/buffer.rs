@@ -63,7 +63,7 @@ pub(super) static ENTRIES: &[Entry] = &[
         LedgerFull, Error, "The ledger is full",
         "Writes that should be parked wait at the head of their lanes, and events may be missing. Nothing is lost.",
         "The disk is full, or the ledger reached its own limit, and the reserve is spent.",
-        "Make room on the disk, or purge failed messages that are settled: `consign failed purge`.",
+        "Make room on the disk of `data_dir`. Parking goes on by itself.",
         ["path": "the file"]
     ),
     entry!(

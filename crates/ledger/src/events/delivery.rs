@@ -77,7 +77,7 @@ pub(super) static ENTRIES: &[Entry] = &[
         HaltedOnOneWrite, Error, "A lane is held up by one write",
         "It failed as often as its policy allows, but no other write of its target was delivered since, so nothing shows whether this write or the destination is at fault. It is tried again at the longest pause and nothing is parked.",
         "The lane must keep its order and the failing write is at its head, or it is the only write there is.",
-        "Look at the failure. If the destination is at fault mend it, and the lane goes on. If the write is, skip it, or set `after_park: continue`, which lets the next write be tried as evidence.",
+        "Look at the failure. If the destination is at fault mend it, and the lane goes on. If the write is, set `after_park: continue`, which lets the next write be tried as evidence.",
         ["write_key": "the write", "attempts": "its attempts", "code": "the last failure's code", "error": "what was said"]
     ),
     entry!(
@@ -98,7 +98,7 @@ pub(super) static ENTRIES: &[Entry] = &[
         HeldKeysFull, Error, "Too many order keys are held",
         "The lane remembers at most `max_held_keys` keys whose writes wait behind a parked one. It looks no further ahead, so that order is kept, and waits.",
         "Many writes are parked under `after_park: hold_key`.",
-        "Send the parked writes again or skip them: `consign failed list`. `after_park: continue` does not hold keys.",
+        "Mend what made the writes park: `consign events --code parked`. `after_park: continue` does not hold keys.",
         ["lane": "the lane", "held": "keys that are held"]
     ),
     entry!(

@@ -77,13 +77,13 @@ pub(super) static ENTRIES: &[Entry] = &[
         SuspectedCrash, Error, "A write was parked because the host crashed on it",
         "The same writes were in flight at three crashes in a row. They are parked so that the host can go on; nothing of them is lost.",
         "A message that makes native code of a plugin crash the process.",
-        "Move the plugin to a newer version, then send the write again: `consign failed list --reason suspected_crash`, `consign failed send-again ID`. Keep the body for the plugin's author: `consign failed show ID`.",
+        "Report it to the plugin's author, with the write's body, which Failed messages keeps. Move the plugin to a version that withstands it before the write is sent again.",
         ["write_key": "the write", "crashes": "how many", "signal": "the last signal"]
     ),
     entry!(
         DrillStarted, Info, "A drill started",
         "A connection is treated as if its destination were away. The destination itself is not touched. Writes wait in their lanes as in a real outage.",
-        "Somebody ran `consign drill`.",
+        "Somebody started it.",
         "Nothing: it ends by itself. Its end, and what was held and resent, are in `drill_ended`.",
         ["for_ms": "how long it will last", "swallow_replies": "requests go out and their answers are thrown away", "who": "who started it"]
     ),
@@ -98,7 +98,7 @@ pub(super) static ENTRIES: &[Entry] = &[
         AdapterPaused, Info, "An adapter is paused",
         "Its source is not read. What was accepted is still delivered.",
         "An operator paused it.",
-        "`consign resume ADAPTER` when it is time.",
+        "Resume it when it is time.",
         ["who": "who paused it"]
     ),
     entry!(
@@ -112,7 +112,7 @@ pub(super) static ENTRIES: &[Entry] = &[
         OperatorActed, Info, "An operator acted on failed messages",
         "Messages were sent again, routed again, edited, skipped, restored, confirmed, moved or purged. Each message keeps who did it and when.",
         "A command, or the console.",
-        "Nothing. `consign failed show ID` has a message's whole history.",
+        "Nothing. Each failed message keeps its whole history.",
         ["act": "what was done", "who": "who did it", "count": "how many messages", "failed_id": "the message, where it is one"]
     ),
     entry!(

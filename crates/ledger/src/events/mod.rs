@@ -34,7 +34,7 @@ pub use pages::{nearest, page, pages};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// How bad an event is.
+/// How bad an event is. The log keeps it by its place in this list, which never changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {

@@ -21,7 +21,7 @@ pub(super) static ENTRIES: &[Entry] = &[
         SourceRewound, Warn, "A source started before the place that had been accepted",
         "Messages that were accepted before are handed over once more. With a stable identity they are recognised and acknowledged without a second write; otherwise they are accepted as new.",
         "Somebody reset the group's offset or the consumer, or the stream was made anew.",
-        "If it was meant as a replay into the destinations, seek with a new epoch, so that keys differ: `consign source seek --new-epoch`. If not, nothing has to be done: `repeat` in `consign status` counts what was recognised.",
+        "Nothing, unless you did not expect it: then find out who moved the position. `repeat` in `consign status` counts what was recognised.",
         ["partition": "the partition", "accepted": "the place that had been accepted", "started": "where it started"]
     ),
     entry!(

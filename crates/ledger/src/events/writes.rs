@@ -7,21 +7,21 @@ pub(super) static ENTRIES: &[Entry] = &[
         Parked, Error, "A write was parked",
         "It left its lane and is kept whole among the failed messages. The lane goes on.",
         "Its attempts or its age were spent while other writes of the target went through, or its error handler said so.",
-        "`consign failed show ID` has what was tried and what was said. Mend the cause, then `consign failed send-again ID`, which keeps its key.",
+        "The message has what was said, and Failed messages keeps the write with everything that was tried. Mend the cause; sent again, the write keeps its key.",
         ["failed_id": "the failed message", "write_key": "the write", "reason": "why it was parked", "code": "the last failure's code", "applied": "no or maybe"]
     ),
     entry!(
         Refused, Error, "A destination refused a write",
         "It has not landed and never will as it is. It is parked at once, unless an error handler decides otherwise; the lane goes on.",
         "The body breaks a rule of the destination: a schema, a constraint, a size.",
-        "`consign failed show ID` has the answer. `consign failed edit ID` changes the body and keeps the key, or mend the rule and `consign failed send-again ID`.",
+        "The message has the answer. Mend the body where it is made, or the destination's rule; Failed messages keeps the write whole.",
         ["failed_id": "the failed message", "write_key": "the write", "code": "the destination's code", "error": "what it said"]
     ),
     entry!(
         MayHaveLanded, Error, "A write may have landed and is parked",
         "Twice no answer came, and other writes of the target went through since. A third copy is not sent, because this destination does not drop repeats.",
         "The write is lost on its way back again and again, or it makes the destination hang after taking it.",
-        "Look at the destination. It is there: `consign failed confirm ID`. It is not: `consign failed send-again ID`.",
+        "Look at the destination by the write key: is the write there? If it is, confirm it; if it is not, send it again. Failed messages keeps it whole.",
         ["failed_id": "the failed message", "write_key": "the write", "copies_possible": "copies that may exist"]
     ),
     entry!(
@@ -56,7 +56,7 @@ pub(super) static ENTRIES: &[Entry] = &[
         WriteSkipped, Warn, "A write was skipped",
         "It was given up on purpose and never counts as delivered.",
         "An error handler or a person said so.",
-        "`consign failed restore ID` takes a person's skip back.",
+        "Nothing. A person's skip can be taken back until retention ends.",
         ["write_key": "the write", "by": "who or what skipped it"]
     ),
     entry!(
@@ -98,7 +98,7 @@ pub(super) static ENTRIES: &[Entry] = &[
         EditNotApplied, Warn, "Your edit was not applied",
         "The destination recognised the key: the first copy had landed, and the edited body was dropped as its repeat.",
         "A write that may have landed was edited and sent again with the same key.",
-        "To have the edited body there as a further write, edit with `--new-key`; the first copy stays.",
+        "To have the edited body there as a further write, edit it with a new key; the first copy stays.",
         ["failed_id": "the failed message", "write_key": "the write"]
     ),
 ];
