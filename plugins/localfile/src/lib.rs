@@ -3,7 +3,7 @@
 //! * [`config`]: the folder, what is read and how, and where writes go.
 //! * [`connection`]: the folder.
 //! * [`source`]: reading, by `tail` (lines; a `cursor` per file) or `whole` (files).
-//! * [`sink`]: writing.
+//! * [`sink`]: writing, whole files or lines at the end of one.
 //! * [`outcome`]: what the operating system answered, to the outcome of a write.
 
 pub mod config;
