@@ -57,7 +57,7 @@ pub(crate) fn read_file(path: &Path) -> Result<(PluginFile, Vec<u8>), Refusal> {
             "unreadable",
             path,
             format!(
-                "the file can't be read ({error}): check it with `ls -l {}`",
+                "the file can't be read ({error}) and the host reads a plugin whole before it loads it: check it with `ls -l {}`",
                 path.display()
             ),
         )
@@ -200,12 +200,17 @@ fn check_note(path: &Path, note: &Note) -> Result<(), Refusal> {
                 env!("CARGO_PKG_VERSION")
             )
         };
+        let abi = if note.abi.is_empty() {
+            "that its note does not name".to_owned()
+        } else {
+            note.abi.clone()
+        };
         return Err(Refusal::new(
             "abi_major",
             path,
             format!(
-                "it was built for plugin ABI {} (SDK {}) and this host speaks ABI {ABI_VERSION}: {mend}",
-                note.abi, note.sdk
+                "it was built for plugin ABI {abi} (SDK {}) and this host speaks ABI {ABI_VERSION}: {mend}",
+                note.sdk
             ),
         ));
     }

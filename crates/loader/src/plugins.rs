@@ -82,6 +82,14 @@ pub struct Resolution {
 }
 
 impl Plugins {
+    /// No plugins at all: a configuration without connections needs none.
+    #[must_use]
+    pub fn none() -> Self {
+        Self {
+            loaded: Arc::default(),
+        }
+    }
+
     /// Finds, checks and loads plugins. Blocking: call it before the runtime starts, or through
     /// `spawn_blocking`.
     ///

@@ -67,9 +67,10 @@ pub enum RootError {
 /// # Safety
 /// `header` must be the exported static of a plugin that stays loaded for ever.
 pub unsafe fn open(header: AbiHeaderRef) -> Result<PluginRef, RootError> {
-    let header = header
-        .upgrade()
-        .map_err(|e| RootError::Header(one_line(&e.to_string())))?;
+    // abi_stable's own report of a foreign header prints its bytes: of no use to anybody.
+    let header = header.upgrade().map_err(|_| {
+        RootError::Header("it is none of abi_stable 0.11's library headers".to_owned())
+    })?;
     let Some(theirs) = header.layout() else {
         return Err(RootError::Layout(
             "the plugin states no layout of its vtable".to_owned(),

@@ -1,6 +1,6 @@
 //! What the host tells a connection and each write.
 
-use crate::shim;
+use crate::shim::{self, Contained};
 use consign_abi::json::Names;
 use parking_lot::Mutex;
 use std::future::Future;
@@ -17,12 +17,24 @@ pub struct ConnectionContext {
     tasks: Arc<Tasks>,
 }
 
-#[derive(Debug, Default)]
-struct Tasks(Mutex<JoinSet<()>>);
+/// Told of a panic in a task, with its message.
+pub(crate) type OnPanic = Arc<dyn Fn(&str) + Send + Sync>;
+
+#[derive(Default)]
+struct Tasks {
+    running: Mutex<JoinSet<()>>,
+    on_panic: Option<OnPanic>,
+}
+
+impl std::fmt::Debug for Tasks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} tasks", self.running.lock().len())
+    }
+}
 
 impl Drop for Tasks {
     fn drop(&mut self) {
-        self.0.get_mut().abort_all();
+        self.running.get_mut().abort_all();
     }
 }
 
@@ -31,6 +43,16 @@ impl ConnectionContext {
         Self {
             names: Arc::new(names),
             tasks: Arc::new(Tasks::default()),
+        }
+    }
+
+    pub(crate) fn with_panics_to(names: Names, on_panic: OnPanic) -> Self {
+        Self {
+            names: Arc::new(names),
+            tasks: Arc::new(Tasks {
+                running: Mutex::default(),
+                on_panic: Some(on_panic),
+            }),
         }
     }
 
@@ -77,17 +99,39 @@ impl ConnectionContext {
 
     /// Runs a task beside the connection, on the plugin's own runtime. The connection owns it: it
     /// is aborted when the connection, sink or source this context was made for is closed. Never
-    /// blocks. A panic in it is logged as an error and ends that task alone.
+    /// blocks. A panic in it faults the connection: the host closes it and connects again.
     ///
     /// Call it from inside one of the plugin's async methods (or a `tokio` test).
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let mut tasks = self.tasks.0.lock();
-        while tasks.try_join_next().is_some() {}
-        tasks.spawn(shim::in_place(shim::place(), task));
+        let on_panic = self.tasks.on_panic.clone();
+        let task = async move {
+            let panicked = Contained::new(task).await.err();
+            if let (Some(panic), Some(on_panic)) = (panicked, on_panic) {
+                on_panic(&panic);
+            }
+        };
+        let mut running = self.tasks.running.lock();
+        while running.try_join_next().is_some() {}
+        running.spawn(shim::in_place(shim::place(), task));
+    }
+
+    /// Adds to a counter of the plugin; shown among the host's metrics. Never blocks. `name` is
+    /// `snake_case`; a plugin has at most 256 metrics.
+    pub fn count(&self, name: &str, by: u64) {
+        #[allow(
+            clippy::cast_precision_loss,
+            reason = "counts beyond 2^53 may lose their last digits"
+        )]
+        shim::metric(1, name, by as f64);
+    }
+
+    /// Sets a gauge of the plugin; shown among the host's metrics. Never blocks.
+    pub fn gauge(&self, name: &str, value: f64) {
+        shim::metric(2, name, value);
     }
 
     pub(crate) fn abort_tasks(&self) {
-        self.tasks.0.lock().abort_all();
+        self.tasks.running.lock().abort_all();
     }
 }
 

@@ -42,7 +42,9 @@ pub use traits::{Connector, Sink, Source};
 /// What `export_plugin!` expands to; not for authors.
 #[doc(hidden)]
 pub mod __private {
-    pub use crate::shim::{Header, NOTE_ABI, NOTE_HEAD, NOTE_PANIC, NoteRecord, Root, header, root};
+    pub use crate::shim::{
+        Header, NOTE_ABI, NOTE_HEAD, NOTE_PANIC, NoteRecord, Root, header, root,
+    };
 }
 
 /// Everything a connector needs, for one `use`.

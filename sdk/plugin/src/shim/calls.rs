@@ -45,9 +45,9 @@ pub(super) fn run<F, W>(
     };
     let key = (call.token, call.generation);
     core.calls.0.lock().insert(key, cancel);
-    let work: BoxFuture<'static, Reply> = Box::pin(work(context));
+    let work = work(context);
     let spawned = core.spawn(logging::in_place(names, async move {
-        let mut work = Contained(Some(work));
+        let mut work = Contained::new(work);
         let ended = tokio::select! {
             biased;
             ended = &mut work => ended,
@@ -117,9 +117,13 @@ pub(super) extern "C" fn shutdown(call: Call) {
 }
 
 /// A future whose panics become errors, in polling and in dropping.
-pub(super) struct Contained<T>(pub Option<BoxFuture<'static, T>>);
+pub(crate) struct Contained<T>(Option<BoxFuture<'static, T>>);
 
 impl<T> Contained<T> {
+    pub fn new(work: impl Future<Output = T> + Send + 'static) -> Self {
+        Self(Some(Box::pin(work)))
+    }
+
     /// Drops the work; an error says that the drop panicked.
     pub fn discard(&mut self) -> Result<(), String> {
         let work = self.0.take();

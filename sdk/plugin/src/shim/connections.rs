@@ -3,6 +3,7 @@
 use super::calls::{self, CallContext, answer, no_such_handle};
 use super::logging::Place;
 use super::{Core, guarded, reply};
+use crate::context::OnPanic;
 use crate::plugin::{AnyConnection, AnySink, Open};
 use crate::{Batch, ConnectionContext, Failure, WriteContext};
 use consign_abi::{Call, RVec, Reply, Status, WriteBatch, json};
@@ -53,11 +54,22 @@ impl Connections {
     }
 }
 
-impl Connection {
-    /// Says that a panic has made the connection untrustworthy.
-    pub fn faulted(&self, core: &Core, panic: &str) {
+/// What tells the host that the connection a call opened is not to be trusted any more.
+fn on_panic(core: &'static Core, opened_by: Call) -> OnPanic {
+    Arc::new(move |panic| {
         let failure = Failure::other(("plugin_panicked", panic.to_owned()));
-        core.fault(self.opened_by.token, self.opened_by.generation, &failure);
+        core.fault(opened_by.token, opened_by.generation, &failure);
+    })
+}
+
+impl Connection {
+    pub fn on_panic(&self, core: &'static Core) -> OnPanic {
+        on_panic(core, self.opened_by)
+    }
+
+    /// Says that a panic has made the connection untrustworthy.
+    pub fn faulted(&self, core: &'static Core, panic: &str) {
+        on_panic(core, self.opened_by)(panic);
     }
 }
 
@@ -73,7 +85,7 @@ pub(super) extern "C" fn open(call: Call, request: RVec<u8>) {
             return answer(core, call, reply::failed(&failure));
         };
         let place = Place::new(&request.names);
-        let cx = ConnectionContext::new(request.names);
+        let cx = ConnectionContext::with_panics_to(request.names, on_panic(core, call));
         let work = {
             let place = Arc::clone(&place);
             async move {
@@ -167,7 +179,7 @@ pub(super) extern "C" fn sink_open(call: Call, connection: u64, request: RVec<u8
             return answer(core, call, no_such_operation(&connection, &request, "sink"));
         };
         let place = Place::new(&request.names);
-        let cx = ConnectionContext::new(request.names);
+        let cx = ConnectionContext::with_panics_to(request.names, connection.on_panic(core));
         let faulted = Arc::clone(&connection);
         let work = {
             let place = Arc::clone(&place);

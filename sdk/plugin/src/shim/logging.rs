@@ -73,6 +73,13 @@ pub(super) fn install(host: Host) {
     }));
 }
 
+/// Reports a metric; nobody hears it outside a host.
+pub(crate) fn metric(kind: u32, name: &str, value: f64) {
+    if let Some(host) = super::Core::get().and_then(super::Core::host) {
+        (host.vtable.metric())(host.number, kind, RStr::from_str(name), value);
+    }
+}
+
 struct Forward {
     host: Host,
     level: Level,

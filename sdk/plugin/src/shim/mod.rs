@@ -12,11 +12,12 @@ mod sources;
 
 use crate::{Failure, Plugin};
 use calls::Calls;
+pub(crate) use calls::Contained;
 use connections::Connections;
 use consign_abi::export::RootModuleResult;
 use consign_abi::{HostRef, LibHeader, RVec, Status, json, note};
 use functions::Functions;
-pub(crate) use logging::{in_place, place};
+pub(crate) use logging::{in_place, metric, place};
 use parking_lot::Mutex;
 use sources::Sources;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -108,7 +108,7 @@ pub(super) extern "C" fn open(
             );
         };
         let place = Place::new(&request.names);
-        let cx = ConnectionContext::new(request.names);
+        let cx = ConnectionContext::with_panics_to(request.names, connection.on_panic(core));
         let state = SourceState::new(Box::new(ToHost { core, call }));
         let position = position.into_option().map(RVec::into_vec);
         let run = run(
@@ -138,7 +138,7 @@ pub(super) extern "C" fn open(
         // Answered before it runs, so that the host knows the handle before the first message.
         answer(core, call, reply::opened(handle));
         core.spawn(logging::in_place(Some(place), async move {
-            let mut run = Contained(Some(run));
+            let mut run = Contained::new(run);
             let result = tokio::select! {
                 biased;
                 result = &mut run => result,
@@ -155,7 +155,7 @@ impl Source {
     /// Closes the books of a source that has ended, and reports a fault if it was not asked to.
     fn finish(
         &self,
-        core: &Core,
+        core: &'static Core,
         result: Result<Result<(), Failure>, String>,
         connection: &super::connections::Connection,
     ) {
