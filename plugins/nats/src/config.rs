@@ -104,6 +104,10 @@ pub struct ConsumeConfig {
     #[serde(default = "pull_messages")]
     #[schemars(range(min = 1))]
     pub pull_messages: u32,
+    /// Names of authenticating headers to pass on all the same: `Authorization`,
+    /// `Proxy-Authorization`, `Cookie`, `X-Api-Key`. Default: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub include_headers: Vec<String>,
 }
 
 /// Where a new consumer starts.
@@ -285,4 +289,36 @@ fn is_header_name(name: &str) -> bool {
         && name
             .bytes()
             .all(|byte| byte.is_ascii_graphic() && byte != b':')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn subjects_are_told_from_other_text() {
+        for subject in ["a", "a.b-c_d", "ä.日本", "$JS.x", "a.b*c", "a.>b"] {
+            assert!(is_subject(subject, false), "{subject}");
+        }
+        for subject in [
+            "",
+            ".",
+            "a.",
+            ".a",
+            "a..b",
+            "a b",
+            "a\tb",
+            "a\r\nPUB x",
+            "a.\u{0}",
+            "*",
+            "a.*",
+            ">",
+        ] {
+            assert!(!is_subject(subject, false), "{subject:?}");
+        }
+        for subject in ["*", ">", "a.*", "a.*.b", "a.>"] {
+            assert!(is_subject(subject, true), "{subject}");
+        }
+        assert!(!is_subject("a.>.b", true));
+    }
 }

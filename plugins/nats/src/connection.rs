@@ -34,6 +34,10 @@ const DENIALS_KEPT: usize = 1024;
 /// this process when the echo is here.
 const DENIAL_GRACE: Duration = Duration::from_millis(1);
 
+/// A round trip that takes longer counts as none: the server is frozen or the path is cut, and a new
+/// connection is the better bet.
+const PROBE_WAIT: Duration = Duration::from_secs(3);
+
 /// How often the state is looked at by who waits for the end of a connection.
 const STATE_CHECK: Duration = Duration::from_secs(1);
 
@@ -91,8 +95,7 @@ impl Connector for Nats {
     /// A round trip to the server, over a new connection if there is none.
     async fn probe(&self) -> Result<(), Failure> {
         let session = self.session().await?;
-        let trip = tokio::time::timeout(self.config.timeouts.request.get(), session.round_trip());
-        match trip.await {
+        match tokio::time::timeout(PROBE_WAIT, session.round_trip()).await {
             Ok(result) => result.map_err(|error| error.failure()),
             Err(_) => {
                 self.forget(&session);
@@ -252,7 +255,7 @@ async fn options(config: &ConnectionConfig) -> Result<ConnectOptions, Failure> {
 impl Session {
     /// Whether the connection is up, as far as the client knows.
     pub fn is_up(&self) -> bool {
-        self.client.connection_state() == State::Connected
+        !*self.broken.borrow() && self.client.connection_state() == State::Connected
     }
 
     /// Returns once the connection is gone.
@@ -323,5 +326,26 @@ fn denial(event: &Event) -> Option<Denial> {
         "permissions violation for publish to" => Some(Denial::Publish(subject)),
         "permissions violation for subscription to" => Some(Denial::Subscribe(subject)),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn permission_errors_name_their_subject() {
+        let server = |text: &str| Event::ServerError(ServerError::Other(text.to_owned()));
+        let publish = server("Permissions Violation for Publish to \"a.b\"");
+        assert_eq!(denial(&publish), Some(Denial::Publish("a.b".into())));
+        let subscribe =
+            server("Permissions Violation for Subscription to \"_INBOX.x.*\" using queue \"q\"");
+        assert_eq!(
+            denial(&subscribe),
+            Some(Denial::Subscribe("_INBOX.x.*".into()))
+        );
+        assert_eq!(denial(&server("Stale Connection")), None);
+        assert_eq!(denial(&server("Permissions Violation for \"a")), None);
+        assert_eq!(denial(&Event::Disconnected), None);
     }
 }

@@ -112,7 +112,7 @@ fn refused_by_stream(error: &ApiError) -> Outcome {
     );
     match error.err_code {
         // Too large for the stream, headers over 64 KiB, an expectation of the headers not met.
-        10054 | 10097 | 10060 | 10063 | 10070 | 10071 | 10111 | 10003 => Outcome::refused(detail),
+        10054 | 10097 | 10063 | 10070 | 10071 | 10111 | 10003 => Outcome::refused(detail),
         // Account, memory or storage limits; the stream is full and discards the new.
         10002 | 10023 | 10028 | 10047 | 10077 | 10122 => {
             Outcome::throttled(STREAM_PAUSE).with_detail(detail)
@@ -121,8 +121,9 @@ fn refused_by_stream(error: &ApiError) -> Outcome {
         10004 | 10006..=10009 | 10041 | 10118 => {
             Outcome::throttled(STREAM_PAUSE).with_detail(detail)
         }
-        // JetStream is off or not for this account; the stream is gone, sealed or a mirror.
-        10035 | 10039 | 10056 | 10059 | 10076 | 10109 => Outcome::denied(detail),
+        // JetStream is off or not for this account; the stream is gone, sealed, or not the one that
+        // `stream` names.
+        10035 | 10039 | 10056 | 10059 | 10060 | 10076 | 10109 => Outcome::denied(detail),
         // Numbers of later versions: their class decides.
         _ if (400..500).contains(&error.code) => Outcome::refused(detail),
         _ => Outcome::failed_maybe(detail),
@@ -168,5 +169,126 @@ pub fn of_failure(failure: Failure) -> Outcome {
     match failure.kind {
         FailureKind::Denied | FailureKind::Config => Outcome::denied(detail).of_connection(),
         _ => Outcome::down(detail),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use consign_plugin::{Advice, Applied, Scope};
+
+    type Axes = (Applied, Scope, Advice);
+    const REFUSED: Axes = (Applied::No, Scope::Write, Advice::Never);
+    const THROTTLED: Axes = (Applied::No, Scope::Target, Advice::After);
+    const DENIED: Axes = (Applied::No, Scope::Target, Advice::NeverAlone);
+    const MAYBE: Axes = (Applied::Maybe, Scope::Write, Advice::Now);
+    const UNKNOWN: Axes = (Applied::Maybe, Scope::Connection, Advice::Now);
+    const DOWN: Axes = (Applied::No, Scope::Connection, Advice::Now);
+
+    fn axes(outcome: &Outcome) -> Axes {
+        (outcome.applied(), outcome.scope(), outcome.advice())
+    }
+
+    fn reply(body: &str) -> Outcome {
+        outcome("a", Answer::Reply(body.into()))
+    }
+
+    #[test]
+    fn every_answer_has_its_outcome() {
+        for (answer, expected, code) in [
+            (Answer::NoResponders, DENIED, "no_stream"),
+            (Answer::TimedOut, UNKNOWN, "timeout"),
+            (Answer::Lost, UNKNOWN, "connection_lost"),
+            (Answer::NotSent, DOWN, "not_connected"),
+            (Answer::NotPermitted, DENIED, "not_permitted"),
+            (Answer::TooLarge("x".into()), REFUSED, "max_payload"),
+            (Answer::BadSubject, REFUSED, "subject"),
+        ] {
+            let outcome = outcome("a", answer);
+            assert_eq!((axes(&outcome), outcome.code()), (expected, code));
+        }
+        assert_eq!(outcome("a", Answer::Read), Outcome::sent_unconfirmed());
+    }
+
+    #[test]
+    fn every_acknowledgement_has_its_outcome() {
+        assert_eq!(reply(r#"{"stream":"A","seq":1}"#), Outcome::delivered());
+        assert_eq!(
+            reply(r#"{"stream":"A","seq":1,"duplicate":true}"#),
+            Outcome::delivered_repeat()
+        );
+        for body in [
+            "",
+            "thanks",
+            "{}",
+            "[]",
+            r#"{"stream":""}"#,
+            r#"{"stream":7}"#,
+            r#"{"ok":true}"#,
+        ] {
+            let outcome = reply(body);
+            assert_eq!(
+                (axes(&outcome), outcome.code()),
+                (MAYBE, "not_an_ack"),
+                "{body}"
+            );
+        }
+        assert_eq!(stream_of(br#"{"stream":"A","seq":1}"#), Some("A".into()));
+        assert_eq!(stream_of(br#"{"stream":"A","error":{}}"#), None);
+    }
+
+    #[test]
+    fn every_stream_error_has_its_outcome() {
+        for (codes, status, expected) in [
+            (
+                &[10054, 10097, 10063, 10070, 10071, 10111, 10003][..],
+                400,
+                REFUSED,
+            ),
+            (&[10002, 10023, 10028, 10047, 10077, 10122], 503, THROTTLED),
+            (
+                &[10004, 10006, 10007, 10008, 10009, 10041, 10118],
+                503,
+                THROTTLED,
+            ),
+            (
+                &[10035, 10039, 10056, 10059, 10060, 10076, 10109],
+                400,
+                DENIED,
+            ),
+            (&[10999], 400, REFUSED),
+            (&[10999, 0], 500, MAYBE),
+        ] {
+            for code in codes {
+                let body = format!(
+                    r#"{{"error":{{"code":{status},"err_code":{code},"description":"d"}},"stream":"A","seq":0}}"#
+                );
+                let outcome = reply(&body);
+                assert_eq!(
+                    (axes(&outcome), outcome.code()),
+                    (expected, &*format!("jetstream_{code}"))
+                );
+                assert_eq!(outcome.detail().unwrap().message, format!("d ({status})"));
+            }
+        }
+        assert_eq!(axes(&reply(r#"{"error":{}}"#)), MAYBE);
+    }
+
+    #[test]
+    fn a_dial_that_failed_sent_nothing() {
+        for (failure, expected) in [
+            (Failure::down(("a", "b")), DOWN),
+            (Failure::other(("a", "b")), DOWN),
+            (
+                Failure::denied(("a", "b")),
+                (Applied::No, Scope::Connection, Advice::NeverAlone),
+            ),
+            (
+                Failure::config(("a", "b")),
+                (Applied::No, Scope::Connection, Advice::NeverAlone),
+            ),
+        ] {
+            assert_eq!(axes(&of_failure(failure)), expected);
+        }
     }
 }

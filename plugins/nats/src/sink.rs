@@ -254,23 +254,25 @@ impl Publish {
     /// The stream to inspect: the configured one, the one that covers a literal subject, or the one
     /// that acknowledged last.
     async fn stream_name(&self, session: &Session) -> Result<String, Inspection> {
-        if let Some(name) = &self.config.stream {
-            return Ok(name.clone());
-        }
+        let configured = self.config.stream.clone();
         if let Some(subject) = self.config.subject.as_written() {
-            return session
-                .jetstream
-                .stream_by_subject(subject)
-                .await
-                .map_err(|error| {
-                    use async_nats::jetstream::context::GetStreamByNameErrorKind as E;
-                    match error.kind() {
-                        E::NotFound => Inspection::contradicted(format!(
-                            "no stream covers subject `{subject}`"
-                        )),
-                        _ => Inspection::not_inspected(error.to_string()),
-                    }
-                });
+            use async_nats::jetstream::context::GetStreamByNameErrorKind as E;
+            let found = session.jetstream.stream_by_subject(subject).await;
+            let found = found.map_err(|error| match error.kind() {
+                E::NotFound => {
+                    Inspection::contradicted(format!("no stream covers subject `{subject}`"))
+                }
+                _ => Inspection::not_inspected(error.to_string()),
+            })?;
+            return match configured {
+                Some(name) if name != found => Err(Inspection::contradicted(format!(
+                    "subject `{subject}` belongs to stream `{found}`, not to `{name}`"
+                ))),
+                _ => Ok(found),
+            };
+        }
+        if let Some(name) = configured {
+            return Ok(name);
         }
         let seen = self.stream_seen.lock().ok().and_then(|seen| seen.clone());
         seen.ok_or_else(|| {
@@ -381,7 +383,12 @@ async fn publish_unconfirmed(session: &Session, slots: &mut [Slot], deadline: In
             slots.iter_mut().for_each(|slot| slot.settle(Answer::Lost));
             false
         }
-        Err(_) => false,
+        Err(_) => {
+            // What is still here never left.
+            let unsent = slots.iter_mut().filter(|slot| slot.message.is_some());
+            unsent.for_each(|slot| slot.settle(Answer::NotSent));
+            false
+        }
     };
     while let Ok(denial) = denials.try_recv() {
         if let Denial::Publish(denied) = denial {

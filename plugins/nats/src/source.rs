@@ -37,6 +37,17 @@ const PULL_BYTES: usize = 8 << 20;
 /// host that restarts in a loop does not use up its deliveries.
 const RELEASE_DELAY: Duration = Duration::from_secs(1);
 
+/// A lease is never extended more often than three times in this.
+const SHORTEST_LEASE: Duration = Duration::from_millis(300);
+
+/// Headers that carry a login; passed on only when `include_headers` names them.
+const AUTHENTICATING: [&str; 4] = [
+    "authorization",
+    "proxy-authorization",
+    "cookie",
+    "x-api-key",
+];
+
 /// How long after an acknowledgement a message may come again: the server keeps what it knows about
 /// acknowledgements in memory for a while, so that a crash can take the last ones back.
 const REDELIVERY_BOUND_MS: u64 = 24 * 60 * 60 * 1000;
@@ -79,16 +90,17 @@ impl Source for Consume {
     ) -> Result<(), Failure> {
         let session = connection.session().await?;
         let (consumer, incarnation) = open(&session, &config).await?;
-        let ack_wait = consumer.cached_info().config.ack_wait;
+        let lease = lease_time(&consumer.cached_info().config);
         let run = Run {
             session: &session,
             incarnation,
+            include_headers: &config.include_headers,
             leases: Mutex::default(),
             request_timeout: connection.request_timeout(),
         };
         let (deliverer, controls) = cx.split();
         let failure = tokio::select! {
-            () = run.settle(&controls, ack_wait) => return Ok(()),
+            () = run.settle(&controls, lease) => return Ok(()),
             () = session.gone() => lost(&"the server went away"),
             ended = run.pull(&consumer, &deliverer, config.pull_messages) => match ended {
                 Ok(never) => match never {},
@@ -187,6 +199,13 @@ fn wanted(config: &ConsumeConfig) -> pull::Config {
     }
 }
 
+/// How long the server waits for a sign of life: with a backoff, its shortest step.
+fn lease_time(config: &consumer::Config) -> Duration {
+    let steps = config.backoff.iter().copied();
+    let shortest = steps.chain([config.ack_wait]).min();
+    shortest.unwrap_or_default().max(SHORTEST_LEASE)
+}
+
 /// Whether an existing consumer can be used at all.
 fn usable(info: &consumer::Info) -> Result<(), Failure> {
     if info.config.deliver_subject.is_some() {
@@ -243,6 +262,7 @@ fn warnings(found: &consumer::Config, config: &ConsumeConfig) -> Vec<String> {
 struct Run<'a> {
     session: &'a Session,
     incarnation: String,
+    include_headers: &'a [String],
     /// Reply subjects of all messages that arrived and are not settled.
     leases: Mutex<HashSet<String>>,
     request_timeout: Duration,
@@ -354,6 +374,9 @@ impl Run<'_> {
             .token(Lease(reply.clone()));
         for (name, values) in message.headers.iter().flat_map(|headers| headers.iter()) {
             let name: &str = name.as_ref();
+            if !self.passes(name) {
+                continue;
+            }
             for value in values {
                 if name.eq_ignore_ascii_case("content-type") {
                     out = out.content_type(value.as_str());
@@ -367,10 +390,20 @@ impl Run<'_> {
         Some(out)
     }
 
+    fn passes(&self, header: &str) -> bool {
+        !AUTHENTICATING
+            .iter()
+            .any(|name| name.eq_ignore_ascii_case(header))
+            || self
+                .include_headers
+                .iter()
+                .any(|name| name.eq_ignore_ascii_case(header))
+    }
+
     /// Acknowledges and extends until the host stops the source and all acknowledgements are through.
-    async fn settle(&self, controls: &Controls, ack_wait: Duration) {
+    async fn settle(&self, controls: &Controls, lease: Duration) {
         let mut acknowledging = FuturesUnordered::new();
-        let mut alive = tokio::time::interval(ack_wait / 3);
+        let mut alive = tokio::time::interval(lease / 3);
         alive.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
@@ -515,4 +548,114 @@ impl<'a> Coordinates<'a> {
 
 fn lost(error: &dyn std::fmt::Display) -> Failure {
     Failure::down(("connection_lost", error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn coordinates_are_read_from_old_and_new_subjects() {
+        let expected = Coordinates {
+            stream: "S",
+            consumer: "c",
+            delivered: 2,
+            sequence: 7,
+            published_unix_ms: 1_700_000_000_123,
+        };
+        let nanos = "1700000000123456789";
+        for subject in [
+            format!("$JS.ACK.S.c.2.7.5.{nanos}.3"),
+            format!("$JS.ACK._.hash.S.c.2.7.5.{nanos}.3"),
+            format!("$JS.ACK.hub.hash.S.c.2.7.5.{nanos}.3.token.more"),
+        ] {
+            assert_eq!(
+                Coordinates::of(&subject).as_ref(),
+                Some(&expected),
+                "{subject}"
+            );
+        }
+        for subject in [
+            "",
+            "$JS.ACK.",
+            "$JS.ACK.S.c.x.7.5.1.3",
+            "$JS.ACK.S.c.2",
+            "_INBOX.a",
+        ] {
+            assert_eq!(Coordinates::of(subject), None, "{subject}");
+        }
+    }
+
+    #[test]
+    fn every_status_has_its_meaning() {
+        let message = |code: Option<StatusCode>, text: &str| NatsMessage {
+            subject: "i".into(),
+            reply: None,
+            payload: bytes::Bytes::new(),
+            headers: None,
+            status: code,
+            description: Some(text.to_owned()),
+            length: 0,
+        };
+        let ended = StatusCode::REQUEST_TERMINATED;
+        for (code, text, expected) in [
+            (None, "", Status::Message),
+            (Some(StatusCode::OK), "", Status::Message),
+            (
+                Some(StatusCode::IDLE_HEARTBEAT),
+                "Idle Heartbeat",
+                Status::Alive,
+            ),
+            (
+                Some(StatusCode::NOT_FOUND),
+                "No Messages",
+                Status::End(PullEnd::Done),
+            ),
+            (
+                Some(StatusCode::TIMEOUT),
+                "Request Timeout",
+                Status::End(PullEnd::Done),
+            ),
+            (
+                Some(ended),
+                "Message Size Exceeds MaxBytes",
+                Status::End(PullEnd::TooLarge),
+            ),
+            (Some(ended), "Batch Completed", Status::End(PullEnd::Done)),
+            (
+                Some(ended),
+                "Exceeded MaxAckPending",
+                Status::End(PullEnd::Done),
+            ),
+            (
+                Some(ended),
+                "Exceeded MaxWaiting",
+                Status::End(PullEnd::Done),
+            ),
+        ] {
+            assert_eq!(status(&message(code, text)).unwrap(), expected, "{text}");
+        }
+        for (code, text) in [
+            (ended, "Consumer Deleted"),
+            (ended, "Consumer is push based"),
+            (ended, "Server Shutdown"),
+            (StatusCode::NO_RESPONDERS, ""),
+        ] {
+            assert!(status(&message(Some(code), text)).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_shortest_step_of_a_backoff_is_the_lease() {
+        let seconds = Duration::from_secs;
+        let mut config = consumer::Config {
+            ack_wait: seconds(30),
+            ..Default::default()
+        };
+        assert_eq!(lease_time(&config), seconds(30));
+        config.backoff = vec![seconds(5), seconds(60)];
+        assert_eq!(lease_time(&config), seconds(5));
+        config.backoff = vec![Duration::ZERO];
+        assert_eq!(lease_time(&config), SHORTEST_LEASE);
+    }
 }

@@ -179,13 +179,27 @@ async fn inspection_reads_what_the_stream_really_does() {
     let mut named = jetstream_on("a.one");
     named["stream"] = "A".into();
     let named = sink(&server, named).await;
-    assert_eq!(named.inspect().await.detail, "there is no stream `A`");
+    assert_eq!(
+        named.inspect().await.detail,
+        "no stream covers subject `a.one`"
+    );
+    let templated = json!({ "subject": { "$template": 0 }, "jetstream": true, "stream": "A" });
+    let templated = sink(&server, templated).await;
+    assert_eq!(templated.inspect().await.detail, "there is no stream `A`");
     stream(&server, |config| {
         config.storage = stream::StorageType::Memory;
         config.max_messages = 10;
         config.no_ack = true;
     })
     .await;
+    assert_eq!(templated.inspect().await.verdict, Verdict::Contradicted);
+    let mut other = jetstream_on("a.one");
+    other["stream"] = "B".into();
+    let other = sink(&server, other).await.inspect().await;
+    assert_eq!(
+        other.detail,
+        "subject `a.one` belongs to stream `A`, not to `B`"
+    );
     let found = on.inspect().await;
     assert_eq!(found.verdict, Verdict::Contradicted);
     assert_eq!(found.warnings.len(), 2, "{:?}", found.warnings);
@@ -351,7 +365,7 @@ async fn without_a_stream_a_person_must_act() {
     let mut wrong = jetstream_on("a.one");
     wrong["stream"] = "B".into();
     let wrong = self::sink(&server, wrong).await;
-    refused(&send_one(&wrong, "x").await, "jetstream_10060");
+    denied(&send_one(&wrong, "x").await, "jetstream_10060");
     // A service that answers instead of a stream is no acknowledgement.
     let client = client(&server).await;
     let mut requests = client.subscribe("service").await.unwrap();

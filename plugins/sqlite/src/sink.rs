@@ -151,7 +151,9 @@ impl Fault {
     /// applied, through no fault of their own.
     fn outcomes(self, count: usize) -> Vec<Outcome> {
         let companion = match self.write {
-            Some(_) if self.outcome.advice() == Advice::Never => Outcome::throttled(Duration::ZERO),
+            Some(_) if self.outcome.advice() == Advice::Never => {
+                Outcome::retry(("batch", "rolled back with a write that was refused"))
+            }
             _ => self.outcome.clone(),
         };
         let mut outcomes = vec![companion; count];

@@ -342,7 +342,8 @@ async fn one_refused_write_rolls_its_batch_back_and_is_named() {
         .await;
         refused(&outcomes[1], code);
         for companion in [&outcomes[0], &outcomes[2]] {
-            assert_eq!(*companion, Outcome::throttled(Duration::ZERO), "{bad}");
+            let found = (companion.applied(), companion.advice(), companion.code());
+            assert_eq!(found, (Applied::No, Advice::Now, "batch"), "{bad}");
         }
         assert_eq!(place.count(), 0, "{bad}");
     }

@@ -1,6 +1,5 @@
 //! A nats-server of one test's own: any configuration, killed, frozen and started again at will.
 
-use std::fmt::Write as _;
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -38,18 +37,27 @@ impl Server {
             return None;
         }
         let folder = tempfile::tempdir().unwrap();
+        let store = folder.path().join("store");
+        Self::in_folder(
+            folder,
+            &format!("jetstream {{ store_dir: {store:?} }}\n{extra}"),
+        )
+    }
+
+    /// Starts a server with `lines` of configuration and nothing else.
+    #[allow(dead_code, reason = "not every test file needs it")]
+    pub fn start_without_jetstream(lines: &str) -> Option<Self> {
+        program()?;
+        Self::in_folder(tempfile::tempdir().unwrap(), lines)
+    }
+
+    fn in_folder(folder: TempDir, lines: &str) -> Option<Self> {
         let port = TcpListener::bind("127.0.0.1:0")
             .unwrap()
             .local_addr()
             .unwrap()
             .port();
-        let mut config = format!("listen: \"127.0.0.1:{port}\"\n");
-        writeln!(
-            config,
-            "jetstream {{ store_dir: {:?} }}\n{extra}",
-            folder.path().join("store")
-        )
-        .unwrap();
+        let config = format!("listen: \"127.0.0.1:{port}\"\n{lines}");
         std::fs::write(folder.path().join("server.conf"), config).unwrap();
         let mut server = Self {
             folder,
@@ -93,6 +101,7 @@ impl Server {
     }
 
     /// Its folder, for files that a configuration names.
+    #[allow(dead_code, reason = "not every test file needs it")]
     pub fn folder(&self) -> PathBuf {
         self.folder.path().to_owned()
     }
@@ -106,12 +115,14 @@ impl Server {
     }
 
     /// Starts it again, with its store and port.
+    #[allow(dead_code, reason = "not every test file needs it")]
     pub fn restart(&mut self) {
         self.kill();
         self.run();
     }
 
     /// Sends it a signal (`STOP`, `CONT`).
+    #[allow(dead_code, reason = "not every test file needs it")]
     pub fn signal(&self, name: &str) {
         let pid = self.process.as_ref().unwrap().id().to_string();
         let done = Command::new("kill")
