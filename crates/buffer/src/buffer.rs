@@ -61,6 +61,28 @@ impl Buffer {
         crate::thread::open(dir.into(), options, fs).await
     }
 
+    /// A handle to a core that its owner steps: there is no thread.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn of(core: &crate::core::Core) -> Buffer {
+        let shared = core.shared.clone();
+        let owner = Arc::new(Owner {
+            shared: shared.clone(),
+            thread: Mutex::new(None),
+        });
+        Buffer { shared, owner }
+    }
+
+    /// Queues the end; the owner of the core steps it there.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn begin_close(&self) -> Option<Ticket> {
+        let (answer, receiver) = oneshot::channel();
+        self.shared.push(Op::Close { answer }, true).ok()?;
+        Some(Ticket(Waiting {
+            receiver: Ok(receiver),
+            urge: None,
+        }))
+    }
+
     /// Makes a lane known, or changes the settings of one that is. Durable before the first write of the lane is.
     ///
     /// # Errors
@@ -245,7 +267,7 @@ impl Buffer {
         &self,
         reservation: &mut Reservation,
         acceptance: Acceptance,
-    ) -> Result<oneshot::Receiver<Result<Vec<(LaneId, u64)>, BufferError>>, BufferError> {
+    ) -> Result<Receiver<Vec<(LaneId, u64)>>, BufferError> {
         let Acceptance {
             scope,
             origin,
@@ -688,9 +710,11 @@ impl Drop for Claim {
     }
 }
 
+type Receiver<T> = oneshot::Receiver<Result<T, BufferError>>;
+
 #[derive(Debug)]
 struct Waiting<T> {
-    receiver: Result<oneshot::Receiver<Result<T, BufferError>>, Option<BufferError>>,
+    receiver: Result<Receiver<T>, Option<BufferError>>,
     /// Taken at the first poll: somebody waits now.
     urge: Option<Arc<Shared>>,
 }
@@ -749,6 +773,14 @@ macro_rules! waiting {
             }
         }
     )*};
+}
+
+#[cfg(any(test, feature = "simulation"))]
+impl Fetching {
+    /// Whether the committing side has to answer; takes nothing.
+    pub(crate) fn try_now_is_pending(&mut self) -> bool {
+        matches!(&mut self.0.receiver, Ok(receiver) if receiver.is_empty())
+    }
 }
 
 waiting! {

@@ -22,8 +22,10 @@ use crate::state::State;
 
 const MAGIC: &[u8; 8] = b"CNSGNCKP";
 const HEAD: usize = 64;
-/// A slot's first size. It is written out when the slot is made, so that small checkpoints never need space.
-const MIN_SLOT_BYTES: u64 = 128 << 10;
+/// A slot's first size is a thousandth of the log, within these. It is written out when the slot is made, so that
+/// checkpoints of that size never need space.
+pub(crate) const MIN_SLOT_BYTES: u64 = 16 << 10;
+pub(crate) const FIRST_SLOT_BYTES: u64 = 1 << 20;
 /// A checkpoint larger than this is not one.
 const MAX_SLOT_BYTES: u64 = 4 << 30;
 
@@ -331,7 +333,7 @@ pub(crate) fn read_slot(fs: &dyn Filesystem, dir: &Path, slot: usize) -> io::Res
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(SlotFound::None),
         other => other?,
     };
-    let len = file.len()?.min(MAX_SLOT_BYTES);
+    let len = file.size()?.min(MAX_SLOT_BYTES);
     let mut buf = vec![0u8; usize::try_from(len).unwrap_or(0)];
     let n = read_full_at(file.as_ref(), &mut buf, 0)?;
     buf.truncate(n);
@@ -353,6 +355,7 @@ impl Slots {
         dir: &Path,
         generation: u64,
         current: usize,
+        bytes: u64,
     ) -> io::Result<Slots> {
         let open = |slot| -> io::Result<Box<dyn FileHandle>> {
             let path = slot_path(dir, slot);
@@ -360,9 +363,13 @@ impl Slots {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => fs.open(&path, Open::Create)?,
                 other => other?,
             };
-            let len = file.len()?;
-            if len < MIN_SLOT_BYTES {
-                write_all_at(file.as_mut(), &vec![0; MIN_SLOT_BYTES as usize], 0)?;
+            let len = file.size()?;
+            if len == 0 {
+                write_all_at(
+                    file.as_mut(),
+                    &vec![0; usize::try_from(bytes).unwrap_or(0)],
+                    0,
+                )?;
                 file.sync()?;
             }
             Ok(file)
@@ -396,7 +403,7 @@ impl Slots {
         copy.put_raw(payload);
         let [first, second] = &mut self.files;
         let file = if target == 0 { first } else { second };
-        let mut len = file.len()?;
+        let mut len = file.size()?;
         if copy.len() as u64 > len / 2 {
             let wanted = (copy.len() as u64).next_power_of_two() * 2;
             file.allocate(len, wanted - len)?;

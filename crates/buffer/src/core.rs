@@ -298,83 +298,89 @@ impl Core {
         self.shared.state.lock().totals.written_bytes += bytes;
     }
 
-    /// Makes settle items for the writes that are still pending, and the releases that go with them.
+    /// Makes settle items for the writes that are still pending, and the releases that go with them. What could not
+    /// be read leaves nothing behind.
     pub(crate) fn settle_items(
         &mut self,
         settlements: &[Settlement],
-        payload: &mut Vec<u8>,
-        lanes: &mut Vec<LaneId>,
-        bodies: &mut Vec<Bytes>,
-    ) -> io::Result<Vec<(u32, u64)>> {
-        let mut touched = Vec::new();
+        made: &mut SettleItems,
+    ) -> io::Result<()> {
+        let before = made.releases.len();
         for s in settlements {
-            let (lane, seq) = (s.lane.0, s.seq);
-            let meta = {
-                let state = self.shared.state.lock();
-                if !state.is_pending(lane, seq) {
-                    continue;
+            if let Err(e) = self.settle_one(s, made) {
+                for parent in made.releases.drain(before..) {
+                    self.releasing.remove(&parent);
                 }
-                state.meta(lane, seq)
-            };
-            let mut enc = None;
-            let (charge, held) = match meta {
-                Some(meta) => (meta.charge, meta.held.map(|h| *h).unwrap_or_default()),
-                None => {
-                    let Some(bytes) = self.read_write(lane, seq)? else {
-                        continue;
-                    };
-                    let Some(view) = items::parse_write(&bytes) else {
-                        continue;
-                    };
-                    let found = (view.charge(), view.held());
-                    enc = Some(bytes);
-                    found
-                }
-            };
-            if !held.is_empty() {
-                if self.planted != Some(Planted::ChildrenReleasedTwice)
-                    && !self.releasing.insert((lane, seq))
-                {
-                    continue;
-                }
-                touched.push((lane, seq));
-            }
-            let release = s.release_children && !held.is_empty();
-            let charge = if self.planted == Some(Planted::SettleNotCharged) {
-                0
-            } else {
-                charge
-            };
-            items::put_item(
-                payload,
-                &Item::Settle {
-                    lane,
-                    seq,
-                    result: s.result,
-                    charge,
-                    held,
-                },
-            );
-            if !release {
-                continue;
-            }
-            let enc = match enc {
-                Some(enc) => Some(enc),
-                None => self.read_write(lane, seq)?,
-            };
-            let Some(enc) = enc else { continue };
-            for child in items::parse_write(&enc)
-                .map(|v| v.children)
-                .unwrap_or_default()
-            {
-                if let Some(view) = items::parse_write(child) {
-                    items::put_write_enc(payload, child);
-                    lanes.push(LaneId(view.lane));
-                    bodies.push(enc.slice_ref(view.body));
-                }
+                return Err(e);
             }
         }
-        Ok(touched)
+        Ok(())
+    }
+
+    fn settle_one(&mut self, s: &Settlement, made: &mut SettleItems) -> io::Result<()> {
+        let (lane, seq) = (s.lane.0, s.seq);
+        let meta = {
+            let state = self.shared.state.lock();
+            if !state.is_pending(lane, seq) {
+                return Ok(());
+            }
+            state.meta(lane, seq)
+        };
+        let mut enc = None;
+        let (charge, held) = match meta {
+            Some(meta) => (meta.charge, meta.held.map(|h| *h).unwrap_or_default()),
+            None => {
+                enc = self.read_write(lane, seq)?;
+                let Some(view) = enc.as_deref().and_then(items::parse_write) else {
+                    // Lost: that is recorded by what found it.
+                    made.passed_over = true;
+                    return Ok(());
+                };
+                (view.charge(), view.held())
+            }
+        };
+        let releases = s.release_children && !held.is_empty();
+        if releases && enc.is_none() {
+            enc = self.read_write(lane, seq)?;
+        }
+        if !held.is_empty() {
+            if self.planted != Some(Planted::ChildrenReleasedTwice)
+                && !self.releasing.insert((lane, seq))
+            {
+                made.passed_over = true;
+                return Ok(());
+            }
+            made.releases.push((lane, seq));
+        }
+        let charge = if self.planted == Some(Planted::SettleNotCharged) {
+            0
+        } else {
+            charge
+        };
+        items::put_item(
+            &mut made.payload,
+            &Item::Settle {
+                lane,
+                seq,
+                result: s.result,
+                charge,
+                held,
+            },
+        );
+        let Some(enc) = enc.filter(|_| releases) else {
+            return Ok(());
+        };
+        for child in items::parse_write(&enc)
+            .map(|v| v.children)
+            .unwrap_or_default()
+        {
+            if let Some(view) = items::parse_write(child) {
+                items::put_write_enc(&mut made.payload, child);
+                made.lanes.push(LaneId(view.lane));
+                made.bodies.push(enc.slice_ref(view.body));
+            }
+        }
+        Ok(())
     }
 
     /// A pending write in the log cannot be read back: it is settled as lost.
@@ -547,6 +553,19 @@ impl Core {
             record.done.answer();
         }
     }
+}
+
+/// Settlements on their way into a record.
+#[derive(Debug, Default)]
+pub(crate) struct SettleItems {
+    pub(crate) payload: Vec<u8>,
+    /// The lane of each released write, in order.
+    pub(crate) lanes: Vec<LaneId>,
+    pub(crate) bodies: Vec<Bytes>,
+    /// Parents whose dependents are in this.
+    pub(crate) releases: Vec<(u32, u64)>,
+    /// Some are being settled by a record that is not durable yet.
+    pub(crate) passed_over: bool,
 }
 
 /// Whether an error says that there is no space.

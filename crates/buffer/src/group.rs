@@ -5,7 +5,7 @@ use std::ops::Range;
 use bytes::Bytes;
 
 use crate::api::LaneId;
-use crate::core::{Core, MAX_GROUP_BYTES, is_full};
+use crate::core::{Core, MAX_GROUP_BYTES, SettleItems, is_full};
 use crate::error::BufferError;
 use crate::items::{self, Item};
 use crate::keys::Busy;
@@ -82,6 +82,24 @@ impl Prepared {
             lanes: Vec::new(),
             bodies: Vec::new(),
             releases: Vec::new(),
+            done,
+        }
+    }
+
+    pub(crate) fn made(made: SettleItems, done: Done) -> Self {
+        let SettleItems {
+            payload,
+            lanes,
+            bodies,
+            releases,
+            ..
+        } = made;
+        Prepared {
+            payload_crc: crc32c::crc32c(&payload),
+            payload,
+            lanes,
+            bodies,
+            releases,
             done,
         }
     }
@@ -271,10 +289,12 @@ impl Core {
         let start = group.bytes.len() + record::HEADER + numbers.len() * 8;
         record::append(
             &mut group.bytes,
-            self.log.salt(),
-            self.log.next_seq + index,
-            self.log.epoch,
-            u32::try_from(index).unwrap_or(u32::MAX),
+            record::Stamp {
+                salt: self.log.salt(),
+                seq: self.log.next_seq + index,
+                epoch: self.log.epoch,
+                index: u32::try_from(index).unwrap_or(u32::MAX),
+            },
             &numbers,
             &payload,
             payload_crc,
@@ -306,12 +326,14 @@ impl Core {
         if op.settles.is_empty() {
             return Some(p);
         }
-        match self.settle_items(&op.settles, &mut p.payload, &mut p.lanes, &mut p.bodies) {
-            Ok(releases) => {
-                p.releases = releases;
-                p.payload_crc = crc32c::crc32c(&p.payload);
-                Some(p)
-            }
+        let mut made = SettleItems {
+            payload: std::mem::take(&mut p.payload),
+            lanes: std::mem::take(&mut p.lanes),
+            bodies: std::mem::take(&mut p.bodies),
+            ..SettleItems::default()
+        };
+        match self.settle_items(&op.settles, &mut made) {
+            Ok(()) => Some(Prepared::made(made, p.done)),
             Err(e) => {
                 let mut state = self.shared.state.lock();
                 p.done.give_back(&mut state);
@@ -332,52 +354,36 @@ impl Core {
                 settlements,
                 answer,
             } => {
-                let (mut payload, mut lanes, mut bodies) = (Vec::new(), Vec::new(), Vec::new());
-                let mut releases = Vec::new();
                 let limit = usize::try_from(self.shared.state.lock().record_limit / 8)
                     .unwrap_or(usize::MAX);
+                let mut made = SettleItems::default();
                 let mut rest = settlements.into_iter();
-                let mut result = Ok(());
-                while payload.len() < limit
+                while made.payload.len() < limit
                     && let Some(one) = rest.next()
                 {
-                    match self.settle_items(&[one], &mut payload, &mut lanes, &mut bodies) {
-                        Ok(more) => releases.extend(more),
-                        Err(e) => {
-                            result = Err(e);
-                            break;
-                        }
+                    if let Err(e) = self.settle_items(&[one], &mut made) {
+                        let _ = answer.send(Err(BufferError::Read(e.to_string())));
+                        // Those before it are settled all the same.
+                        return (!made.payload.is_empty())
+                            .then(|| Prepared::made(made, Done::Nothing));
                     }
                 }
                 let rest: Vec<_> = rest.collect();
-                if result.is_ok() && !rest.is_empty() {
+                if !rest.is_empty() {
                     // The answer goes with the last part.
                     self.others.push_front(Op::Settle {
                         settlements: rest,
                         answer,
                     });
-                    let mut prepared = Prepared::items(payload, Done::Nothing);
-                    (prepared.lanes, prepared.bodies, prepared.releases) =
-                        (lanes, bodies, releases);
-                    return Some(prepared);
+                    return Some(Prepared::made(made, Done::Nothing));
                 }
-                match result.map(|()| releases) {
-                    Ok(_) if payload.is_empty() => {
-                        // All were settled before, durably.
-                        let _ = answer.send(Ok(()));
-                        None
-                    }
-                    Ok(releases) => {
-                        let mut prepared = Prepared::items(payload, Done::Plain(answer));
-                        (prepared.lanes, prepared.bodies, prepared.releases) =
-                            (lanes, bodies, releases);
-                        Some(prepared)
-                    }
-                    Err(e) => {
-                        let _ = answer.send(Err(BufferError::Read(e.to_string())));
-                        None
-                    }
+                if made.payload.is_empty() && !made.passed_over {
+                    // All were settled before, durably.
+                    let _ = answer.send(Ok(()));
+                    return None;
                 }
+                // Where all are on their way in another record an empty one follows it, so that the answer does too.
+                Some(Prepared::made(made, Done::Plain(answer)))
             }
             Op::Purge { lane, answer } => {
                 let found = {

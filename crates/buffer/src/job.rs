@@ -122,6 +122,15 @@ impl Core {
         true
     }
 
+    fn stamp(&self, salt: u64, seq: u64) -> record::Stamp {
+        record::Stamp {
+            salt,
+            seq,
+            epoch: self.log.epoch,
+            index: 0,
+        }
+    }
+
     fn begin_checkpoint(&mut self, cut: u64) {
         let mut state = self.shared.state.lock();
         for scope in &mut state.scopes {
@@ -204,16 +213,7 @@ impl Core {
                     file.first_seq = seq;
                 }
                 file.last_seq = seq;
-                record::append(
-                    &mut buf,
-                    file.salt,
-                    seq,
-                    self.log.epoch,
-                    0,
-                    &[],
-                    &enc,
-                    place.crc,
-                );
+                record::append(&mut buf, self.stamp(file.salt, seq), &[], &enc, place.crc);
             }
             lane_job.through = seq;
         }
@@ -385,7 +385,7 @@ impl Core {
                 if wanted || self.planted == Some(Planted::CompactionKeepsSettled) {
                     copied += 1;
                     let crc = crc32c::crc32c(&enc);
-                    record::append(&mut buf, out.salt, seq, self.log.epoch, 0, &[], &enc, crc);
+                    record::append(&mut buf, self.stamp(out.salt, seq), &[], &enc, crc);
                 }
             }
             if copied < file.live && self.planted.is_none() {
@@ -477,16 +477,7 @@ impl Core {
                     payload.put_raw(body.as_ref().map_or(&[], |b| &b[..]));
                 }
                 let crc = crc32c::crc32c(&payload);
-                record::append(
-                    &mut buf,
-                    file.salt,
-                    1,
-                    self.log.epoch,
-                    0,
-                    &[],
-                    &payload,
-                    crc,
-                );
+                record::append(&mut buf, self.stamp(file.salt, 1), &[], &payload, crc);
             }
             handle.allocate(file.len, buf.len() as u64)?;
             write_all_at(handle.as_mut(), &buf, file.len)?;

@@ -20,6 +20,10 @@ mod recovery;
 mod replay;
 mod seqset;
 mod shared;
+#[cfg(any(test, feature = "simulation"))]
+#[doc(hidden)]
+#[allow(clippy::indexing_slicing, clippy::missing_panics_doc)]
+pub mod sim;
 mod spill;
 mod state;
 mod thread;
@@ -28,3 +32,9 @@ pub use api::*;
 pub use buffer::{Accepting, Buffer, Claim, Fetching, Purging, Reservation, Ticket};
 pub use error::{BufferError, Full, OpenError};
 pub use fs::{FileHandle, Filesystem, LockOutcome, Open, RealFilesystem};
+#[cfg(any(test, feature = "simulation"))]
+#[doc(hidden)]
+pub use planted::Planted;
+
+#[cfg(test)]
+mod tests;

@@ -45,6 +45,15 @@ pub(crate) struct Record<'a> {
     pub(crate) size: usize,
 }
 
+/// What the committing side puts on a record.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stamp {
+    pub(crate) salt: u64,
+    pub(crate) seq: u64,
+    pub(crate) epoch: u32,
+    pub(crate) index: u32,
+}
+
 /// Size on disk of a record.
 pub(crate) fn size(numbers: usize, payload: usize) -> usize {
     (HEADER + numbers * 8 + payload).next_multiple_of(ALIGN)
@@ -53,14 +62,17 @@ pub(crate) fn size(numbers: usize, payload: usize) -> usize {
 /// Appends a record whose payload sum is known already.
 pub(crate) fn append(
     out: &mut Vec<u8>,
-    salt: u64,
-    seq: u64,
-    epoch: u32,
-    index: u32,
+    stamp: Stamp,
     numbers: &[u64],
     payload: &[u8],
     payload_crc: u32,
 ) {
+    let Stamp {
+        salt,
+        seq,
+        epoch,
+        index,
+    } = stamp;
     let mut head = Vec::with_capacity(HEADER - 8 + numbers.len() * 8);
     head.put_u32(payload_crc);
     head.put_u32(u32::try_from(numbers.len()).unwrap_or(u32::MAX));
@@ -147,10 +159,12 @@ mod tests {
         let payload = b"thirteen byte";
         append(
             &mut buf,
-            7,
-            9,
-            3,
-            1,
+            Stamp {
+                salt: 7,
+                seq: 9,
+                epoch: 3,
+                index: 1,
+            },
             &[5, 6],
             payload,
             crc32c::crc32c(payload),

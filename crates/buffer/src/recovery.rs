@@ -157,7 +157,9 @@ pub(crate) fn open(
     }
     load_keys(fs.as_ref(), &dir, &mut state, &at)?;
 
-    let mut slots_of_checkpoint = Slots::open(fs.as_ref(), &dir, generation, current)
+    let slot_bytes =
+        (options.log_bytes / 1024).clamp(checkpoint::MIN_SLOT_BYTES, checkpoint::FIRST_SLOT_BYTES);
+    let mut slots_of_checkpoint = Slots::open(fs.as_ref(), &dir, generation, current, slot_bytes)
         .map_err(at.io("opening the checkpoints in", &dir))?;
     slots_of_checkpoint.planted = planted;
     if fresh {
@@ -239,7 +241,8 @@ pub(crate) fn open(
             );
         }
     }
-    let unclean = !state.clean && !fresh && !(started && live.is_empty());
+    let never_began = fresh || (started && live.is_empty());
+    let unclean = !(state.clean || never_began);
     damage |= !state.lost.is_empty();
     if damage {
         // A lost record may have been a frontier or a settlement: anything pending may have been applied.
@@ -372,12 +375,11 @@ fn begin_run(core: &mut Core, first: Option<u64>, damage: bool) -> io::Result<()
     Ok(())
 }
 
+/// The log's files, and the segments in them with the place of their file.
+type LogFound = (Vec<Slot>, Vec<(SegmentHeader, usize)>);
+
 /// Opens the log's files and reads their headers, in order of segment numbers.
-fn read_log(
-    fs: &dyn Filesystem,
-    dir: &Path,
-    at: &At<'_>,
-) -> Result<(Vec<Slot>, Vec<(SegmentHeader, usize)>), OpenError> {
+fn read_log(fs: &dyn Filesystem, dir: &Path, at: &At<'_>) -> Result<LogFound, OpenError> {
     let folder = dir.join("log");
     let names = fs.list(&folder).map_err(at.io("listing", &folder))?;
     let count = names
@@ -399,7 +401,7 @@ fn read_log(
             }
             other => other.map_err(at.io("opening", &path))?,
         };
-        let bytes = file.len().map_err(at.io("reading", &path))?;
+        let bytes = file.size().map_err(at.io("reading", &path))?;
         let mut head = vec![0u8; SEGMENT_HEADER as usize];
         let n = read_full_at(file.as_ref(), &mut head, 0).map_err(at.io("reading", &path))?;
         head.truncate(n);
@@ -433,7 +435,7 @@ impl FileHandle for Missing {
     fn sync(&mut self) -> io::Result<()> {
         Err(io::ErrorKind::NotFound.into())
     }
-    fn len(&self) -> io::Result<u64> {
+    fn size(&self) -> io::Result<u64> {
         Ok(0)
     }
     fn set_len(&mut self, _: u64) -> io::Result<()> {
@@ -584,7 +586,7 @@ fn adopt_spill(fs: &dyn Filesystem, dir: &Path, state: &mut State) {
                 continue;
             };
             let (from, salt) = known.unwrap_or((FILE_HEADER, head.salt));
-            let len = handle.len().unwrap_or(0);
+            let len = handle.size().unwrap_or(0);
             let mut walk = Walk::new(handle.as_ref(), salt, len, from);
             let mut found = crate::lane::SpillFile {
                 number: file_number,

@@ -280,7 +280,7 @@ impl Core {
         };
         let planted = self.planted;
         let len = if planted == Some(Planted::SpillLengthIgnored) {
-            handle.len()?
+            handle.size()?
         } else {
             file.len
         };
@@ -309,7 +309,8 @@ impl Core {
                     chunk.through = chunk.through.max(file.last_seq);
                     break;
                 }
-                Some(Step::Damage { .. }) => damaged = Some(()),
+                // Only what is missing counts; the same bytes were counted when it was found.
+                Some(Step::Damage { .. }) => {}
                 Some(Step::Record {
                     seq, enc, offset, ..
                 }) => {
@@ -369,6 +370,7 @@ impl Core {
         let Some(file) = found else { return Ok(()) };
         let mut have: Vec<(u64, u64, Held)> = Vec::new();
         let mut bad = Vec::new();
+        let mut opened = None;
         match self
             .fs
             .open(&self.spill_path(number, file_number), Open::Read)
@@ -385,14 +387,7 @@ impl Core {
                         Step::Damage { offset, next } => bad.push((offset, next)),
                     }
                 }
-                for (offset, next) in bad {
-                    self.quarantine(
-                        handle.as_ref(),
-                        &format!("spill-{number:08x}-{file_number:016x}"),
-                        offset,
-                        next,
-                    );
-                }
+                opened = Some(handle);
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 let mut state = self.shared.state.lock();
@@ -427,6 +422,15 @@ impl Core {
             ranges.extend(lane.settled.missing_in(from, to));
         }
         drop(state);
+        if ranges.is_empty() {
+            return Ok(());
+        }
+        if let Some(handle) = opened {
+            for (offset, next) in bad {
+                let name = format!("spill-{number:08x}-{file_number:016x}");
+                self.quarantine(handle.as_ref(), &name, offset, next);
+            }
+        }
         let held: Held = rest.held.iter().map(|(l, c)| (*l, *c)).collect();
         self.record_loss(
             number,

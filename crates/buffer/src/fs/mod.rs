@@ -4,8 +4,6 @@ use std::io;
 use std::path::Path;
 
 mod real;
-#[cfg(any(test, feature = "simulation"))]
-pub mod sim;
 
 pub use real::RealFilesystem;
 
@@ -21,7 +19,6 @@ pub enum Open {
 }
 
 /// What trying to lock a folder found.
-
 pub enum LockOutcome {
     /// Ours until the guard is dropped.
     Held(Box<dyn Send + Sync>),
@@ -29,7 +26,7 @@ pub enum LockOutcome {
     HeldBy(u32),
 }
 
-/// A folder of files. Called from one thread at a time, except for nothing: every call may block.
+/// A folder of files. Called from one thread at a time; every call may block.
 pub trait Filesystem: Send + Sync {
     /// Opens a file. A created file is durable only after [`FileHandle::sync`] and [`sync_dir`](Self::sync_dir).
     fn open(&self, path: &Path, how: Open) -> io::Result<Box<dyn FileHandle>>;
@@ -56,7 +53,7 @@ pub trait FileHandle: Send {
     /// Makes the file's bytes durable (fdatasync).
     fn sync(&mut self) -> io::Result<()>;
     /// The file's length in bytes.
-    fn len(&self) -> io::Result<u64>;
+    fn size(&self) -> io::Result<u64>;
     /// Sets the length.
     fn set_len(&mut self, len: u64) -> io::Result<()>;
     /// Makes sure that the bytes from `offset` can be written without running out of space; may extend the file.

@@ -99,7 +99,7 @@ impl FileHandle for RealFile {
         self.0.sync_data()
     }
 
-    fn len(&self) -> io::Result<u64> {
+    fn size(&self) -> io::Result<u64> {
         Ok(self.0.metadata()?.len())
     }
 
