@@ -128,6 +128,12 @@ impl Delivery {
         }
         self.resolve_canary(&ended, &rows, delivered);
         self.check_halt(lane_id);
+        let uneasy: Vec<LaneId> = self
+            .targets
+            .get(&ended.target)
+            .map(|target| target.uneasy.iter().copied().collect())
+            .unwrap_or_default();
+        uneasy.into_iter().for_each(|lane| self.check_halt(lane));
         self.wake(lane_id);
         self.touch(lane_id);
     }

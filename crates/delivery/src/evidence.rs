@@ -104,10 +104,13 @@ impl Delivery {
         self.check_halt(id);
     }
 
-    /// Where other lanes may tell, they get one backoff cap to do so before a trial.
+    /// Where other order keys or lanes may tell, they get one backoff cap to do so before a trial.
     pub(crate) fn delay_trial(&mut self, id: LaneId) {
         let now_ms = self.now_ms;
-        let others = self.others_may_tell(id);
+        let others = self.others_may_tell(id)
+            || self.lanes.get(&id).is_some_and(|lane| {
+                lane.has_sound_in_flight() || lane.ready.iter().any(|seq| !lane.stuck.contains(seq))
+            });
         if let Some(lane) = self.lanes.get_mut(&id)
             && others
             && lane.trial_at_ms <= now_ms
@@ -133,9 +136,19 @@ impl Delivery {
             && lane.ready.iter().all(|seq| lane.stuck.contains(seq))
             && !lane.has_sound_in_flight()
             && !lane.fetching
-            && lane.wants_fetch().is_none()
-            && !self.others_may_tell(id);
-        let before = lane.halted_on;
+            && lane.wants_fetch().is_none();
+        let others = alone && self.others_may_tell(id);
+        let number = lane.target;
+        if let Some(target) = self.targets.get_mut(&number) {
+            // Looked at again when the other lanes have been answered.
+            if others {
+                target.uneasy.insert(id);
+            } else {
+                target.uneasy.remove(&id);
+            }
+        }
+        let alone = alone && !others;
+        let before = self.lanes.get(&id).and_then(|lane| lane.halted_on);
         let after = if alone { first } else { None };
         if before.is_some() == after.is_some() {
             return;

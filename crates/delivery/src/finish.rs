@@ -114,6 +114,17 @@ impl Delivery {
         let Some(write) = lane.writes.get_mut(&seq) else {
             return;
         };
+        let (sealed, group) = (lane.cfg.batch.sealed, write.group);
+        if sealed && group != 0 {
+            self.unseal(id, group, seq);
+        }
+        let Some(write) = self
+            .lanes
+            .get_mut(&id)
+            .and_then(|lane| lane.writes.get_mut(&seq))
+        else {
+            return;
+        };
         let spent = matches!(reason, ParkReason::AttemptsSpent | ParkReason::AgeSpent);
         let reason = if spent && write.note.has(WriteNote::AMBIGUOUS) {
             ParkReason::MayHaveLanded
@@ -129,8 +140,10 @@ impl Delivery {
         if asks {
             let failure = write.failure(reason.name());
             write.asked_for = Some(reason);
-            lane.stuck.remove(&seq);
-            lane.set_phase(seq, Phase::Asking);
+            if let Some(lane) = self.lanes.get_mut(&id) {
+                lane.stuck.remove(&seq);
+                lane.set_phase(seq, Phase::Asking);
+            }
             self.out.push_back(Output::AskHandler {
                 lane: id,
                 seq,
@@ -141,12 +154,15 @@ impl Delivery {
         match direct {
             None => self.park(id, seq, reason),
             Some(DirectMode::Answer) => self.answer_failed(id, seq),
-            Some(DirectMode::Hold) if reason == ParkReason::MayHaveLanded => {
+            Some(DirectMode::Hold)
+                if matches!(reason, ParkReason::MayHaveLanded | ParkReason::WindowPassed) =>
+            {
                 // One more send would be one copy too many: a person decides.
                 if let Some(lane) = self.lanes.get_mut(&id) {
                     lane.stuck.insert(seq);
                     lane.set_phase(seq, Phase::Held);
                 }
+                self.check_halt(id);
             }
             Some(DirectMode::Hold) => self.keep_trying(id, seq, None),
         }

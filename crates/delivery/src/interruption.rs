@@ -174,8 +174,8 @@ impl Delivery {
                 return false;
             }
             OnAmbiguous::Hold if exhausted => {
-                write.phase = Phase::Held;
                 lane.stuck.insert(seq);
+                lane.set_phase(seq, Phase::Held);
                 lane.mark_note(seq);
                 self.touch(id);
                 self.lane_event(

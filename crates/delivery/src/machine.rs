@@ -300,6 +300,7 @@ impl Delivery {
             target.ambiguous.retain(|(other, _)| *other != id);
             target.failing.retain(|(other, _)| *other != id);
             target.vanished.retain(|(other, _)| *other != id);
+            target.uneasy.remove(&id);
             target_empty = target.lanes.is_empty();
         }
         if let Some(connection) = self.connections.get_mut(&lane.cfg.connection) {

@@ -134,7 +134,7 @@ impl Delivery {
 
     /// One write of a sealed batch goes: the rest can't be sent under the same token. What was
     /// never tried is sealed anew; what may have landed parks.
-    fn unseal(&mut self, id: LaneId, group: u64, leaving: u64) {
+    pub(crate) fn unseal(&mut self, id: LaneId, group: u64, leaving: u64) {
         let Some(lane) = self.lanes.get_mut(&id) else {
             return;
         };

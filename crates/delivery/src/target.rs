@@ -29,6 +29,8 @@ pub(crate) struct Target {
     pub(crate) failing: BTreeSet<(LaneId, u64)>,
     /// Those of them that may have been applied.
     pub(crate) vanished: BTreeSet<(LaneId, u64)>,
+    /// Lanes that would report `halted_on_one_write` but for others on their way.
+    pub(crate) uneasy: BTreeSet<LaneId>,
     /// Number of the interruption it is in, or was in last.
     pub(crate) interruption: u64,
     pub(crate) interrupted: bool,
@@ -50,6 +52,7 @@ impl Target {
             ambiguous: BTreeSet::new(),
             failing: BTreeSet::new(),
             vanished: BTreeSet::new(),
+            uneasy: BTreeSet::new(),
             interruption: 0,
             interrupted: false,
             delivered_ms: None,

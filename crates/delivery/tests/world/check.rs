@@ -64,6 +64,11 @@ impl World {
                 ));
             }
         }
+        for seq in seqs {
+            if self.may_step_over(lane, *seq) {
+                self.trials.insert((lane, *seq));
+            }
+        }
         let mut busy = 0;
         for live in self
             .live
@@ -109,7 +114,8 @@ impl World {
         for item in &send.items {
             let id = (lane, item.seq);
             if direct {
-                self.direct_sent.insert(id);
+                let wall = self.wall();
+                self.direct_sent.entry(id).or_insert(wall);
             }
             let may_be = self.interruptions.contains_key(&id);
             if may_be && !item.may_be_repeat && !direct {
@@ -147,6 +153,24 @@ impl World {
         }
     }
 
+    /// Whether a trial may send this write before earlier ones of its order key: one of them may
+    /// be poison.
+    fn may_step_over(&self, lane: u32, seq: u64) -> bool {
+        let cfg = &self.lanes[&lane].cfg;
+        let key = self.order_of(lane, seq);
+        cfg.after_park == consign_delivery::AfterPark::Continue
+            && self.buffer.lanes[&lane]
+                .pending
+                .range(..seq)
+                .filter(|(other, _)| self.order_of(lane, **other) == key)
+                .any(|(other, _)| {
+                    let id = (lane, *other);
+                    self.failures.get(&id).copied().unwrap_or(0) >= cfg.policy.max_attempts
+                        || self.maybes.get(&id).copied().unwrap_or(0) >= 2
+                        || self.lane_events.contains(&(lane, EventCode::WindowPassed))
+                })
+    }
+
     /// The first effect of a write must not overtake an earlier one of its order key.
     pub fn check_order(&mut self, lane: u32, seq: u64, fenced: bool) {
         if fenced || self.effects.copies_of(lane, seq) > 0 {
@@ -164,20 +188,11 @@ impl World {
             .filter(|other| self.order_of(lane, *other) == key)
             .filter(|other| self.effects.copies_of(lane, *other) == 0)
             .collect();
-        // A trial steps over whatever waits behind a write that may be poison.
-        let stuck = self.buffer.lanes[&lane]
-            .pending
-            .range(..seq)
-            .any(|(other, _)| {
-                let id = (lane, *other);
-                self.failures.get(&id).copied().unwrap_or(0) >= cfg.policy.max_attempts
-                    || self.maybes.get(&id).copied().unwrap_or(0) >= 2
-            });
         for other in earlier {
             let id = (lane, other);
             let finishing = self.buffer.undurable().contains(&id);
-            let trial = stuck && cfg.after_park == consign_delivery::AfterPark::Continue;
-            if !finishing && !trial && !self.order_broken.contains(&id) {
+            if !finishing && !self.trials.contains(&(lane, seq)) && !self.order_broken.contains(&id)
+            {
                 self.violate(format!("{lane}/{seq} overtakes {lane}/{other}"));
                 return;
             }
@@ -188,7 +203,7 @@ impl World {
                     && *other < seq
                     && self.order_of(lane, *other) == key
                     && self.buffer.lanes[&lane].settled.get(other) == Some(&SettleResult::Parked)
-                    && !self.pardoned.contains_key(&(lane, *other))
+                    && !self.resolved.contains(&(lane, *other))
                     && !self.order_broken.contains(&(lane, *other))
             });
             if let Some((_, other)) = parked
@@ -284,7 +299,7 @@ impl World {
         let pardoned = self.pardoned.get(&id).copied().unwrap_or(0);
         let bound = match spec.cfg.repeat {
             Repeat::Dropped { .. } if !self.effects.outside_window.contains(&id) => 1,
-            Repeat::SecondCopy if spec.cfg.on_ambiguous == OnAmbiguous::Retry => u32::MAX,
+            _ if spec.cfg.on_ambiguous == OnAmbiguous::Retry => u32::MAX,
             Repeat::Never => 1,
             _ => 1 + struck + pardoned,
         };

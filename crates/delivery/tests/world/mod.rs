@@ -110,13 +110,18 @@ pub struct World {
     pub maybes: BTreeMap<(u32, u64), u32>,
     pub resends: BTreeMap<(u32, u64), u32>,
     pub pardoned: BTreeMap<(u32, u64), u32>,
+    /// Parked writes a person has dealt with.
+    pub resolved: BTreeSet<(u32, u64)>,
     pub order_broken: BTreeSet<(u32, u64)>,
+    /// Writes sent as trials, past one that may be poison.
+    pub trials: BTreeSet<(u32, u64)>,
     pub parked: BTreeMap<(u32, u64), ParkReason>,
     pub events: BTreeMap<EventCode, u64>,
     pub lane_events: BTreeSet<(u32, EventCode)>,
     pub sealed: BTreeMap<(u32, u64), Vec<u64>>,
     pub direct: BTreeMap<(u32, u64), Option<DirectResult>>,
-    pub direct_sent: BTreeSet<(u32, u64)>,
+    /// Direct sends that were on their way, and since when.
+    pub direct_sent: BTreeMap<(u32, u64), u64>,
     pub sends: Vec<(u64, u32, Vec<u64>)>,
     pub hits: BTreeMap<(String, String), u64>,
     pub crashes: u64,
@@ -155,13 +160,15 @@ impl World {
             maybes: BTreeMap::new(),
             resends: BTreeMap::new(),
             pardoned: BTreeMap::new(),
+            resolved: BTreeSet::new(),
             order_broken: BTreeSet::new(),
+            trials: BTreeSet::new(),
             parked: BTreeMap::new(),
             events: BTreeMap::new(),
             lane_events: BTreeSet::new(),
             sealed: BTreeMap::new(),
             direct: BTreeMap::new(),
-            direct_sent: BTreeSet::new(),
+            direct_sent: BTreeMap::new(),
             sends: Vec::new(),
             hits: BTreeMap::new(),
             crashes: 0,
@@ -753,7 +760,7 @@ impl World {
         // A source hands over again what was not accepted: for a direct send that is one more
         // interruption, whatever kind of exit it was.
         let exit = (u32::MAX - 1, self.epoch);
-        let open: Vec<(u32, u64)> = self.direct_sent.iter().copied().collect();
+        let open: Vec<(u32, u64)> = self.direct_sent.keys().copied().collect();
         for id in open {
             if self.direct.get(&id) == Some(&None) {
                 self.interruptions.entry(id).or_default().insert(exit);
@@ -790,7 +797,7 @@ impl World {
         if direct {
             let open: Vec<u64> = self.buffer.lanes[&id].pending.keys().copied().collect();
             for seq in open {
-                let maybe = self.direct_sent.contains(&(id, seq)).then(|| self.wall());
+                let maybe = self.direct_sent.get(&(id, seq)).copied();
                 self.hand_over_direct(id, seq, maybe);
             }
         }
@@ -809,7 +816,7 @@ impl World {
             .filter(|(lane, seq)| {
                 *lane == id
                     && self.buffer.lanes[&id].settled.get(seq) == Some(&SettleResult::Parked)
-                    && !self.pardoned.contains_key(&(id, *seq))
+                    && !self.resolved.contains(&(id, *seq))
             })
             .map(|(_, seq)| match spec.cfg.order {
                 Order::ByKey => self.order_of(id, *seq),

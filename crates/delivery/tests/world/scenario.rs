@@ -224,7 +224,7 @@ fn settle_down(world: &mut World) {
                 },
             );
         }
-        let until = world.now + 12 * 3_600_000;
+        let until = world.now + 2 * 3_600_000;
         world.run_until(until);
         if halted(world) {
             world.at(world.now, Ev::Restart);
@@ -250,7 +250,6 @@ fn settle_down(world: &mut World) {
 
 /// What a person does about a lane that stands still.
 fn help(world: &mut World, lane: u32, round: u32) {
-    let held: Vec<u64> = world.held_keys(lane);
     let last = world.buffer.lanes[&lane].pending.keys().next().copied();
     if round > 6
         && let Some(first) = last
@@ -258,16 +257,18 @@ fn help(world: &mut World, lane: u32, round: u32) {
         // Whatever can't be told by evidence, a person takes out.
         world.input(Input::Operator(Act::Skip(LaneId(lane), first)));
     }
-    let held: BTreeSet<u64> = held.into_iter().chain(world.held_keys(lane)).collect();
-    let parked: Vec<(u32, u64)> = world
+    let held: BTreeSet<u64> = world.held_keys(lane).into_iter().collect();
+    let resolved: Vec<(u32, u64)> = world
         .parked
         .keys()
         .copied()
-        .filter(|(other, _)| *other == lane)
+        .filter(|(other, seq)| {
+            *other == lane
+                && world.buffer.lanes[&lane].settled.get(seq)
+                    == Some(&consign_delivery::SettleResult::Parked)
+        })
         .collect();
-    for id in parked {
-        world.pardoned.entry(id).or_insert(0);
-    }
+    world.resolved.extend(resolved);
     for key in held {
         world.input(Input::Operator(Act::ReleaseKey(LaneId(lane), key)));
     }
@@ -276,7 +277,7 @@ fn help(world: &mut World, lane: u32, round: u32) {
     for seq in pending {
         let note = world.buffer.lanes[&lane].pending[&seq].note;
         if note.has(consign_delivery::WriteNote::AMBIGUOUS)
-            || world.direct_sent.contains(&(lane, seq))
+            || world.direct_sent.contains_key(&(lane, seq))
         {
             held += 1;
             *world.pardoned.entry((lane, seq)).or_default() += 1;
