@@ -1,2 +1,89 @@
 //! Consign: the host and its command line.
-fn main() {}
+
+mod cli;
+mod client;
+mod commands;
+mod output;
+mod problems;
+
+use clap::Parser as _;
+use cli::{Cli, Command, PluginsCommand, Show};
+use output::{CliError, Output};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // clap's own codes: 0 for help and version, 2 for wrong input.
+            drop(error.print());
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    let json = cli.json;
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            error.print(json);
+            error.exit_code()
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<(), CliError> {
+    let out = Output { json: cli.json };
+    match cli.command {
+        Command::Run { file } => commands::run::run(&file),
+        Command::Check {
+            paths,
+            live,
+            strict,
+        } => commands::check::run(out, &paths, live, strict),
+        Command::Explain {
+            subject,
+            message,
+            adapter,
+        } => commands::explain::run(out, &subject, message.as_deref(), adapter.as_deref()),
+        Command::Plugins(args) => match args.command {
+            None => commands::plugins::list(out, &args.folders),
+            Some(PluginsCommand::Verify { file }) => commands::plugins::verify(out, &file),
+        },
+        Command::Promises { folders, markdown } => commands::promises::run(out, &folders, markdown),
+        Command::Schema { folders } => commands::schema::run(&folders),
+        Command::Show {
+            what: Show::Config { file },
+        } => commands::show::config(out, &file),
+        Command::Vrl {
+            expression,
+            message,
+        } => commands::vrl::run(out, &expression, message.as_deref()),
+        Command::Events {
+            target,
+            code,
+            level,
+            adapter,
+            limit,
+            follow,
+            jsonl,
+        } => {
+            let filter = commands::events::Filter {
+                code,
+                level,
+                adapter,
+                limit,
+            };
+            commands::events::run(out, &target, &filter, follow, jsonl)
+        }
+        Command::Status { target } => commands::status::run(out, &target),
+        Command::Completions { shell } => {
+            let mut command = <Cli as clap::CommandFactory>::command();
+            clap_complete::generate(shell, &mut command, "consign", &mut std::io::stdout());
+            Ok(())
+        }
+        Command::Gen {
+            folder,
+            folders,
+            proven,
+        } => commands::generate::run(&folder, &folders, proven.as_deref()),
+    }
+}

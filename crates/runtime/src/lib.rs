@@ -1,1 +1,27 @@
-//! Adapters, acceptance, and the tasks that drive delivery.
+//! Adapters, acceptance, and the tasks that drive delivery: the parts of a host, wired together.
+//!
+//! * [`plan`]: a configuration, checked, with its plugins loaded, its routes compiled and its promises.
+//! * [`host`]: a running host: start, supervise, stop.
+//! * `adapter`, `acceptance`: a message from its source to one durable record.
+//! * `engine`, `plugs`, `park`: what the delivery machine asks for, carried out.
+
+mod acceptance;
+mod adapter;
+pub mod clock;
+mod counters;
+mod engine;
+mod events;
+pub mod host;
+pub mod inspect;
+mod lanes;
+mod park;
+pub mod plan;
+mod plugs;
+mod promises;
+pub mod view;
+mod wiring;
+mod work;
+
+pub use counters::MessageOutcome;
+pub use host::{Host, SourceState, StartError};
+pub use plan::{AdapterPlan, Plan, RoutePlan, SendPlan, plan};

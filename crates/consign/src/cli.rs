@@ -1,0 +1,180 @@
+//! The command line: what can be typed, and nothing else.
+
+use clap::{Args, Parser, Subcommand, ValueHint};
+use std::path::PathBuf;
+
+/// Carries messages from sources to destinations and says what it promises for each write.
+#[derive(Debug, Parser)]
+#[command(name = "consign", version, max_term_width = 100)]
+pub struct Cli {
+    /// One JSON document on stdout; errors as JSON on stderr.
+    #[arg(long, global = true)]
+    pub json: bool,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the host. SIGTERM drains; a second one stops at once.
+    Run {
+        /// The host's configuration.
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+    },
+    /// Check configurations and say what each send and each route promises.
+    Check {
+        /// Configurations, or folders of them.
+        #[arg(required = true, value_hint = ValueHint::AnyPath)]
+        paths: Vec<PathBuf>,
+        /// Also connect to the destinations and inspect what is really there.
+        #[arg(long)]
+        live: bool,
+        /// Warnings and unset secrets are errors.
+        #[arg(long)]
+        strict: bool,
+    },
+    /// Say which route claims a message and why the others do not; or what an event code means.
+    Explain {
+        /// A configuration, or an event code (`gate_closed`).
+        subject: String,
+        /// The message, a JSON document with `body` and optionally `headers`, `key`, `source` (with a
+        /// configuration); `-` reads it from standard input.
+        message: Option<String>,
+        /// The adapter, when the configuration has several.
+        #[arg(long)]
+        adapter: Option<String>,
+    },
+    /// What plugins there are and what they contain.
+    Plugins(PluginsArgs),
+    /// What each operation of the plugins promises.
+    Promises {
+        /// Folders of plugins; default: `./plugins`, then the folder beside the program.
+        #[arg(long = "plugins", value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+        folders: Vec<PathBuf>,
+        /// The promise table as Markdown.
+        #[arg(long)]
+        markdown: bool,
+    },
+    /// The JSON schema of a configuration, with every plugin's own settings.
+    Schema {
+        /// Folders of plugins; default: `./plugins`, then the folder beside the program.
+        #[arg(long = "plugins", value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+        folders: Vec<PathBuf>,
+    },
+    /// Show the effective configuration.
+    Show {
+        #[command(subcommand)]
+        what: Show,
+    },
+    /// Compile and run one VRL expression on a message.
+    Vrl {
+        /// The expression.
+        expression: String,
+        /// The message (JSON document with `body` …); `-` reads it from standard input; default: empty.
+        #[arg(long)]
+        message: Option<String>,
+    },
+    /// What happened, newest last.
+    Events {
+        #[command(flatten)]
+        target: Target,
+        /// Only this event code.
+        #[arg(long)]
+        code: Option<String>,
+        /// Only this level or worse: debug, info, warn, error.
+        #[arg(long)]
+        level: Option<String>,
+        /// Only this adapter.
+        #[arg(long)]
+        adapter: Option<String>,
+        /// At most this many.
+        #[arg(long, default_value_t = 100)]
+        limit: u32,
+        /// Go on printing as events happen; one JSON document a line with --jsonl.
+        #[arg(long)]
+        follow: bool,
+        /// One JSON document a line.
+        #[arg(long)]
+        jsonl: bool,
+    },
+    /// How a running host is doing.
+    Status {
+        #[command(flatten)]
+        target: Target,
+    },
+    /// The shell's completion script.
+    Completions {
+        /// Which shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write the generated documentation into a folder.
+    #[command(hide = true)]
+    Gen {
+        /// Where to.
+        folder: PathBuf,
+        /// Folders of plugins.
+        #[arg(long = "plugins", value_name = "FOLDER")]
+        folders: Vec<PathBuf>,
+        /// Folder of proven records, one JSON file a connector.
+        #[arg(long)]
+        proven: Option<PathBuf>,
+    },
+}
+
+/// `consign plugins`.
+#[derive(Debug, Args)]
+pub struct PluginsArgs {
+    /// Folders of plugins; default: `./plugins`, then the folder beside the program.
+    #[arg(long = "plugins", value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+    pub folders: Vec<PathBuf>,
+    #[command(subcommand)]
+    pub command: Option<PluginsCommand>,
+}
+
+/// `consign plugins …`.
+#[derive(Debug, Subcommand)]
+pub enum PluginsCommand {
+    /// Check one plugin file and say everything that is wrong with it.
+    Verify {
+        /// The .so file.
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+    },
+}
+
+/// `consign show …`.
+#[derive(Debug, Subcommand)]
+pub enum Show {
+    /// With defaults filled in and secrets hidden.
+    Config {
+        /// The host's configuration.
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+    },
+}
+
+/// Which host a command speaks to.
+#[derive(Debug, Clone, Args)]
+pub struct Target {
+    /// The running host.
+    #[arg(
+        long,
+        env = "CONSIGN_HOST",
+        default_value = "http://127.0.0.1:8640",
+        value_name = "URL"
+    )]
+    pub host: String,
+    /// Read a stopped host's folder instead.
+    #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+    pub data_dir: Option<PathBuf>,
+    /// The host's access token.
+    #[arg(
+        long,
+        env = "CONSIGN_TOKEN",
+        hide_env_values = true,
+        value_name = "TOKEN"
+    )]
+    pub token: Option<String>,
+}

@@ -1,0 +1,67 @@
+//! The hidden `consign gen`: every generated page, into a folder, for `cargo xtask gen`.
+
+use crate::commands::load_plugins;
+use crate::output::CliError;
+use consign_promise::proven::ProvenFile;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+pub fn run(folder: &Path, plugins: &[PathBuf], proven: Option<&Path>) -> Result<(), CliError> {
+    let plugins = load_plugins(plugins)?;
+    let manifests: Vec<_> = plugins.manifests().iter().map(|m| (**m).clone()).collect();
+    let digests: BTreeMap<String, String> = plugins
+        .files()
+        .into_iter()
+        .zip(&manifests)
+        .flat_map(|(file, manifest)| {
+            manifest
+                .connectors
+                .iter()
+                .map(move |c| (c.name.clone(), file.digest.clone()))
+        })
+        .collect();
+    let records = proven.map(read_proven).transpose()?.unwrap_or_default();
+    let table =
+        consign_promise::table::render(&manifests, &records, &digests).map_err(|errors| {
+            CliError::failed(
+                errors
+                    .iter()
+                    .map(ToString::to_string)
+                    .collect::<Vec<_>>()
+                    .join("\n"),
+            )
+        })?;
+    write(&folder.join("promises.md"), &table)?;
+    for (name, page) in consign_ledger::events::pages() {
+        write(&folder.join("events").join(name), &page)?;
+    }
+    Ok(())
+}
+
+fn read_proven(folder: &Path) -> Result<Vec<ProvenFile>, CliError> {
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return Ok(Vec::new());
+    };
+    let mut paths: Vec<PathBuf> = entries
+        .filter_map(|e| Some(e.ok()?.path()))
+        .filter(|p| p.extension().is_some_and(|e| e == "json"))
+        .collect();
+    paths.sort();
+    paths
+        .iter()
+        .map(|path| {
+            let text = std::fs::read_to_string(path)
+                .map_err(|error| CliError::input(format!("{}: {error}", path.display())))?;
+            ProvenFile::parse(&text)
+                .map_err(|error| CliError::input(format!("{}: {error}", path.display())))
+        })
+        .collect()
+}
+
+fn write(path: &Path, text: &str) -> Result<(), CliError> {
+    let fail = |error: std::io::Error| CliError::failed(format!("{}: {error}", path.display()));
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent).map_err(fail)?;
+    }
+    std::fs::write(path, text).map_err(fail)
+}

@@ -1,0 +1,119 @@
+//! `consign run`: the host, until it is told to stop.
+
+use crate::output::{CliError, Kind};
+use crate::problems;
+use consign_runtime::{Host, StartError};
+use std::path::Path;
+use std::sync::Arc;
+use tokio::signal::unix::{SignalKind, signal};
+
+pub fn run(file: &Path) -> Result<(), CliError> {
+    log_to_stderr();
+    let plan = problems::plan(file)?;
+    if !plan.unset_secrets.is_empty() {
+        return Err(problems::error(&plan.unset_secrets));
+    }
+    if !plan.warnings.is_empty() {
+        eprintln!("{}", problems::text(&plan.warnings));
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_name("consign")
+        .build()
+        .map_err(|error| CliError::failed(format!("cannot start: {error}")))?;
+    runtime.block_on(async {
+        // Bound before anything is opened: a port in use is an error of the configuration.
+        let token = plan
+            .config
+            .console
+            .as_ref()
+            .and_then(|console| console.token.as_ref().map(ToString::to_string))
+            .or_else(|| {
+                std::env::var("CONSIGN_TOKEN")
+                    .ok()
+                    .filter(|token| !token.is_empty())
+            });
+        let console = match &plan.config.console {
+            Some(settings) => Some(bind(settings, token.is_some()).await?),
+            None => None,
+        };
+        let host = Host::start(plan).await.map_err(|error| match error {
+            StartError::DataDir { .. } | StartError::Lane { .. } => {
+                CliError::new(Kind::Input, error.to_string())
+            }
+        })?;
+        let served = console.map(|listener| {
+            let view = consign_runtime::view::View::new(Arc::clone(&host));
+            tokio::spawn(consign_console::serve(listener, Arc::new(view), token))
+        });
+        let clean = until_stopped(&host).await?;
+        if let Some(served) = served {
+            served.abort();
+        }
+        if clean {
+            Ok(())
+        } else {
+            Err(CliError::failed(
+                "stopped with requests unanswered; their writes may have landed",
+            ))
+        }
+    })
+}
+
+async fn bind(
+    settings: &consign_config::Console,
+    has_token: bool,
+) -> Result<tokio::net::TcpListener, CliError> {
+    let listen = settings.listen.as_str();
+    let place = settings.listen.place();
+    let listener = tokio::net::TcpListener::bind(listen)
+        .await
+        .map_err(|error| {
+            let fix = match error.kind() {
+                std::io::ErrorKind::AddrInUse => {
+                    "another program listens there; choose another console.listen or stop it"
+                }
+                _ => "check console.listen",
+            };
+            CliError::input(format!(
+                "{place}: error: cannot listen on {listen}: {error}; {fix}"
+            ))
+        })?;
+    let address = listener.local_addr().map_err(CliError::failed)?;
+    if consign_console::token_needed(&address) && !has_token {
+        return Err(CliError::input(format!(
+            "{place}: error: {listen} can be reached from other machines; set console.token or CONSIGN_TOKEN, or listen on 127.0.0.1"
+        )));
+    }
+    Ok(listener)
+}
+
+/// The first SIGTERM or SIGINT drains; a second one ends the process at once.
+async fn until_stopped(host: &Arc<Host>) -> Result<bool, CliError> {
+    let mut term = signal(SignalKind::terminate()).map_err(CliError::failed)?;
+    let mut int = signal(SignalKind::interrupt()).map_err(CliError::failed)?;
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+    }
+    tracing::info!(
+        "stopping: sources first, then what is in flight; a second signal stops at once"
+    );
+    tokio::select! {
+        clean = host.stop() => Ok(clean),
+        _ = term.recv() => Err(CliError::failed("stopped at once; what was in flight may have landed")),
+        _ = int.recv() => Err(CliError::failed("stopped at once; what was in flight may have landed")),
+    }
+}
+
+fn log_to_stderr() {
+    use tracing_subscriber::EnvFilter;
+    let filter = EnvFilter::try_from_env("CONSIGN_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    drop(
+        tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(std::io::stderr)
+            .with_ansi(false)
+            .try_init(),
+    );
+}

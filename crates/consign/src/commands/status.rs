@@ -1,0 +1,123 @@
+//! `consign status`: how a running host is doing.
+
+use crate::cli::Target;
+use crate::client;
+use crate::commands::events::time;
+use crate::output::{CliError, Output, table};
+use consign_console::Status;
+use std::fmt::Write as _;
+
+pub fn run(out: Output, target: &Target) -> Result<(), CliError> {
+    if target.data_dir.is_some() {
+        return Err(CliError::input(
+            "status is a running host's; of a stopped one, `consign events --data-dir` tells what happened",
+        ));
+    }
+    let value = client::get(target, "/api/v1/status", &[])?;
+    let status: Status = serde_json::from_value(value).map_err(|error| {
+        CliError::failed(format!(
+            "the host's status cannot be read: {error}; is it another version?"
+        ))
+    })?;
+    out.show(&status, text)
+}
+
+fn text(status: &Status) -> String {
+    let mut out = String::new();
+    let ready = if status.readiness.ready {
+        "ready"
+    } else {
+        "not ready"
+    };
+    let started = time(i64::try_from(status.started_unix_ms).unwrap_or(i64::MAX));
+    let _ = writeln!(
+        out,
+        "consign {} is {ready}, since {started} UTC (process {})",
+        status.version, status.pid
+    );
+    for reason in &status.readiness.reasons {
+        let _ = writeln!(out, "  {reason}");
+    }
+    let _ = writeln!(out);
+    let rows: Vec<Vec<String>> = status
+        .adapters
+        .iter()
+        .map(|adapter| {
+            let outcomes: Vec<String> = adapter
+                .outcomes
+                .iter()
+                .filter(|(_, n)| **n > 0)
+                .map(|(name, n)| format!("{name} {n}"))
+                .collect();
+            vec![
+                adapter.name.clone(),
+                adapter.state.clone(),
+                adapter.received.to_string(),
+                adapter.in_process.to_string(),
+                outcomes.join(", "),
+            ]
+        })
+        .collect();
+    out.push_str(&table(
+        &["adapter", "source", "received", "in process", "outcomes"],
+        &rows,
+        "no adapters",
+    ));
+    let _ = writeln!(out);
+    let rows: Vec<Vec<String>> = status
+        .lanes
+        .iter()
+        .map(|lane| {
+            let outcomes: Vec<String> = lane
+                .outcomes
+                .iter()
+                .filter(|(_, n)| **n > 0)
+                .map(|(name, n)| format!("{name} {n}"))
+                .collect();
+            vec![
+                lane.id.clone(),
+                lane.state.clone(),
+                lane.pending.to_string(),
+                lane.in_flight.to_string(),
+                lane.resends.to_string(),
+                outcomes.join(", "),
+            ]
+        })
+        .collect();
+    out.push_str(&table(
+        &[
+            "lane",
+            "state",
+            "pending",
+            "in flight",
+            "resends",
+            "outcomes",
+        ],
+        &rows,
+        "no lanes",
+    ));
+    let _ = writeln!(out);
+    let rows: Vec<Vec<String>> = status
+        .connections
+        .iter()
+        .map(|c| {
+            let next = c
+                .next_try_ms
+                .map(|ms| format!("next try in {:.1} s", ms as f64 / 1_000.0))
+                .unwrap_or_default();
+            vec![
+                c.name.clone(),
+                c.connector.clone(),
+                c.gate.clone(),
+                c.in_flight.to_string(),
+                next,
+            ]
+        })
+        .collect();
+    out.push_str(&table(
+        &["connection", "connector", "gate", "in flight", ""],
+        &rows,
+        "no connections",
+    ));
+    out
+}

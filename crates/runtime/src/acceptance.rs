@@ -1,0 +1,547 @@
+//! Acceptance: from evaluated messages to one durable record.
+//!
+//! Room for every buffered write is reserved first, all or none. Then direct sends run; then the
+//! record is committed: all writes with their dependents, the position the host keeps, and what
+//! names the message. Only after that may the source be told.
+
+use crate::clock;
+use crate::counters::MessageOutcome;
+use crate::engine::{Body, Engine};
+use crate::work::{Evaluated, Trouble, Work, Write};
+use bytes::Bytes;
+use consign_buffer::{
+    Acceptance, Buffer, BufferError, Full, LaneId, NewWrite, Origin, Reservation,
+};
+use consign_delivery::{DirectResult, DirectWrite};
+use consign_pipeline::{
+    BodyDigest, KeyParts, Message, OrderKey, Outcome, Program, StoredWrite, key,
+};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Where a send's writes go.
+#[derive(Debug)]
+pub enum Lane {
+    /// Into the buffer.
+    Buffered(LaneId),
+    /// Straight to the destination; writes are numbered from 1.
+    Direct {
+        /// The volatile lane.
+        lane: consign_delivery::LaneId,
+        /// The last number given.
+        last: AtomicU64,
+    },
+}
+
+/// One send, as acceptance needs it.
+#[derive(Debug)]
+pub struct SendTarget {
+    /// Its id, unique in the route.
+    pub id: String,
+    /// Its lane.
+    pub lane: Lane,
+    /// The send it waits for, by index in the route; only when that one is buffered.
+    pub held_by: Option<usize>,
+    /// The direct send that must accept before it, by index in the route.
+    pub after_direct: Option<usize>,
+    /// How long a write is worth sending, in milliseconds.
+    pub expires_after_ms: Option<u64>,
+}
+
+/// One route's sends.
+#[derive(Debug)]
+pub struct RouteTarget {
+    /// Its name.
+    pub name: String,
+    /// Its sends, in the order of the configuration.
+    pub sends: Vec<SendTarget>,
+    /// Whether the original message is kept with a write that a transform changed.
+    pub keep_original: bool,
+}
+
+/// What accepts the messages of one adapter.
+#[derive(Debug)]
+pub struct Acceptor {
+    /// The adapter's name; scope of keys.
+    pub adapter: String,
+    /// Its compiled routes.
+    pub program: std::sync::Arc<Program>,
+    /// Where their sends go; same order.
+    pub routes: Vec<RouteTarget>,
+    /// The buffer.
+    pub buffer: Buffer,
+    /// The driver.
+    pub engine: Engine,
+    /// Part of derived keys; raised by a deliberate rewind.
+    pub epoch: u64,
+    /// Name of the position the host keeps for this source.
+    pub position_name: String,
+    /// Counts conditions that failed, by route.
+    pub condition_errors: AtomicU64,
+    /// Writes left out because `when_full: drop` found no room.
+    pub dropped_writes: AtomicU64,
+}
+
+/// Several messages of one group, or a single one, that are committed together.
+#[derive(Debug)]
+pub struct Run {
+    /// In order.
+    pub works: Vec<Work>,
+    /// Room for their buffered writes.
+    reservation: Option<Reservation>,
+}
+
+/// What became of a run.
+#[derive(Debug)]
+pub struct Finished {
+    /// Its messages, still without an outcome.
+    pub works: Vec<Work>,
+    /// Committed, or why not.
+    pub result: Result<(), Trouble>,
+}
+
+impl Acceptor {
+    /// Runs the routes and renders the writes, once per message.
+    pub fn evaluate(&self, work: &mut Work) {
+        if work.evaluated.is_none() {
+            work.evaluated = Some(self.evaluated(work));
+        }
+    }
+
+    fn evaluated(&self, work: &Work) -> Evaluated {
+        let verdict = self.program.evaluate(&work.message);
+        if !verdict.condition_errors.is_empty() {
+            let count = u64::try_from(verdict.condition_errors.len()).unwrap_or(u64::MAX);
+            self.condition_errors.fetch_add(count, Ordering::Relaxed);
+        }
+        let matched = match verdict.outcome {
+            Outcome::NoRoute => return Evaluated::Ends(MessageOutcome::NoRoute),
+            Outcome::TransformFailed { .. } => {
+                return Evaluated::Ends(MessageOutcome::TransformFailed);
+            }
+            Outcome::ProcessorFailed { message, .. } => return Evaluated::Unrenderable(message),
+            Outcome::Matched(matched) => matched,
+        };
+        let Some(route) = self.routes.get(matched.route) else {
+            return Evaluated::Unrenderable("the route has no targets".to_owned());
+        };
+        if route.sends.is_empty() {
+            return Evaluated::Ends(MessageOutcome::NoSend);
+        }
+        let digest = work
+            .key_identity
+            .as_ref()
+            .map(|_| BodyDigest::of(&work.message.body));
+        let mut writes = Vec::with_capacity(route.sends.len());
+        for (index, (send, verdict)) in route.sends.iter().zip(&matched.sends).enumerate() {
+            let rendered = match verdict {
+                Ok(rendered) => rendered,
+                Err(error) => {
+                    return Evaluated::Unrenderable(format!("send {}: {}", send.id, error.message));
+                }
+            };
+            let key = match (&work.key_identity, &digest) {
+                (Some(identity), Some(body)) => key::derive(&KeyParts {
+                    adapter: &self.adapter,
+                    route: &route.name,
+                    send: &send.id,
+                    epoch: self.epoch,
+                    identity,
+                    body,
+                }),
+                _ => key::random(&mut |bytes| rand::fill(bytes)),
+            };
+            let order = match rendered.order {
+                OrderKey::Key(hash) => hash.get(),
+                OrderKey::Strict | OrderKey::None => 0,
+            };
+            let stored =
+                StoredWrite::of(&work.message, &matched, rendered, route.keep_original).encode();
+            writes.push(Write {
+                send: index,
+                key: key.0,
+                order,
+                stored,
+            });
+        }
+        Evaluated::Writes {
+            route: matched.route,
+            writes,
+        }
+    }
+
+    /// Reserves room for `works`, as many of them from the front as fit; the rest comes back. Works
+    /// with direct sends are committed alone.
+    pub fn reserve(&self, mut works: Vec<Work>) -> Result<(Run, Vec<Work>), (Trouble, Vec<Work>)> {
+        if let Some((index, reason)) =
+            works
+                .iter()
+                .enumerate()
+                .find_map(|(i, work)| match &work.evaluated {
+                    Some(Evaluated::Unrenderable(reason)) => Some((i, reason.clone())),
+                    _ => None,
+                })
+        {
+            if index == 0 {
+                return Err((Trouble::Failed(reason), works));
+            }
+            let rest = works.split_off(index);
+            return self.reserve_from(works, rest);
+        }
+        self.reserve_from(works, Vec::new())
+    }
+
+    fn reserve_from(
+        &self,
+        mut works: Vec<Work>,
+        mut rest: Vec<Work>,
+    ) -> Result<(Run, Vec<Work>), (Trouble, Vec<Work>)> {
+        loop {
+            let wanted: Vec<(LaneId, u64)> =
+                works.iter().flat_map(|work| self.wanted(work)).collect();
+            if wanted.is_empty() {
+                return Ok((
+                    Run {
+                        works,
+                        reservation: None,
+                    },
+                    rest,
+                ));
+            }
+            match self.buffer.reserve(&wanted) {
+                Ok(reservation) => {
+                    return Ok((
+                        Run {
+                            works,
+                            reservation: Some(reservation),
+                        },
+                        rest,
+                    ));
+                }
+                Err(_) if works.len() > 1 => {
+                    let mut tail = works.split_off(works.len() / 2);
+                    tail.append(&mut rest);
+                    rest = tail;
+                }
+                Err(full) => {
+                    works.append(&mut rest);
+                    return Err((trouble_of_full(full), works));
+                }
+            }
+        }
+    }
+
+    fn wanted<'a>(&'a self, work: &'a Work) -> impl Iterator<Item = (LaneId, u64)> + 'a {
+        self.targets(work)
+            .filter_map(|(send, write)| match send.lane {
+                Lane::Buffered(lane) => {
+                    Some((lane, u64::try_from(write.stored.len()).unwrap_or(u64::MAX)))
+                }
+                Lane::Direct { .. } => None,
+            })
+    }
+
+    fn targets<'a>(
+        &'a self,
+        work: &'a Work,
+    ) -> impl Iterator<Item = (&'a SendTarget, &'a Write)> + 'a {
+        let (route, writes) = match &work.evaluated {
+            Some(Evaluated::Writes { route, writes }) => {
+                (self.routes.get(*route), writes.as_slice())
+            }
+            _ => (None, [].as_slice()),
+        };
+        writes
+            .iter()
+            .filter_map(move |write| Some((route?.sends.get(write.send)?, write)))
+    }
+
+    /// Whether a message has direct sends that did not accept yet.
+    pub fn has_direct(&self, work: &Work) -> bool {
+        self.targets(work).any(|(send, write)| {
+            matches!(send.lane, Lane::Direct { .. }) && !work.direct_done.contains(&write.send)
+        })
+    }
+
+    /// Queues the run's record now, where no direct send has to go first, so that runs are durable in the
+    /// order of these calls; the future ends when it is.
+    pub fn commit(
+        self: &std::sync::Arc<Self>,
+        mut run: Run,
+    ) -> impl Future<Output = Finished> + Send + use<> {
+        let acceptor = std::sync::Arc::clone(self);
+        let queued =
+            (!run.works.iter().any(|work| self.has_direct(work))).then(|| self.queue(&mut run));
+        async move {
+            let queued = match queued {
+                Some(queued) => queued,
+                None => {
+                    for work in &mut run.works {
+                        if let Err(trouble) = acceptor.send_direct(work).await {
+                            return Finished {
+                                works: run.works,
+                                result: Err(trouble),
+                            };
+                        }
+                    }
+                    acceptor.queue(&mut run)
+                }
+            };
+            let result = match queued {
+                None => Ok(()),
+                Some((accepting, lanes)) => match accepting.await {
+                    Ok(_) => {
+                        for lane in lanes {
+                            acceptor.engine.available(lane);
+                        }
+                        Ok(())
+                    }
+                    Err(error) => Err(trouble_of_error(&error)),
+                },
+            };
+            Finished {
+                works: run.works,
+                result,
+            }
+        }
+    }
+
+    /// Hands the record to the buffer; `None` where there is nothing to record.
+    fn queue(&self, run: &mut Run) -> Option<(consign_buffer::Accepting, Vec<LaneId>)> {
+        let mut writes = Vec::new();
+        let mut lanes = Vec::new();
+        // The reservation counts the wanted writes in the order of `wanted`.
+        let dropped = run
+            .reservation
+            .as_ref()
+            .map(|r| r.dropped().to_vec())
+            .unwrap_or_default();
+        let mut wanted = 0_usize;
+        for work in &run.works {
+            let kept = self.kept(work, &dropped, &mut wanted);
+            writes.extend(self.new_writes(work, &kept, None, &mut lanes));
+        }
+        lanes.sort_unstable();
+        lanes.dedup();
+        let position = run
+            .works
+            .iter()
+            .rev()
+            .find_map(|work| work.position.clone());
+        let origin: Option<Origin> = match run.works.as_slice() {
+            [only] => only.origin.clone().filter(|_| self.is_recorded(only)),
+            _ => None,
+        };
+        if writes.is_empty() && position.is_none() && origin.is_none() {
+            return None;
+        }
+        let acceptance = Acceptance {
+            scope: self.adapter.clone(),
+            origin,
+            position: position.map(|position| (self.position_name.clone(), position)),
+            writes,
+            settles: Vec::new(),
+        };
+        let reservation = match run.reservation.take() {
+            Some(reservation) => reservation,
+            None => self.buffer.reserve(&[]).ok()?,
+        };
+        Some((self.buffer.accept(reservation, acceptance), lanes))
+    }
+
+    /// A message that ends without writes is evaluated again if it comes again, which is cheaper than
+    /// remembering it. A client's key is remembered whatever came of it.
+    pub fn is_recorded(&self, work: &Work) -> bool {
+        matches!(work.evaluated, Some(Evaluated::Writes { .. }))
+            || matches!(work.origin, Some(Origin::ClientKey { .. }))
+    }
+
+    /// The writes of a message that found room, by send index.
+    fn kept(&self, work: &Work, dropped: &[usize], wanted: &mut usize) -> Vec<usize> {
+        let mut kept = Vec::new();
+        for (send, write) in self.targets(work) {
+            if matches!(send.lane, Lane::Direct { .. }) {
+                continue;
+            }
+            if dropped.contains(wanted) {
+                self.dropped_writes.fetch_add(1, Ordering::Relaxed);
+            } else {
+                kept.push(write.send);
+            }
+            *wanted += 1;
+        }
+        kept
+    }
+
+    /// The buffered writes that wait for `parent` (or for none), each with those that wait for it.
+    fn new_writes(
+        &self,
+        work: &Work,
+        kept: &[usize],
+        parent: Option<usize>,
+        lanes: &mut Vec<LaneId>,
+    ) -> Vec<NewWrite> {
+        let now = clock::wall_unix_ms();
+        let mut writes = Vec::new();
+        for (send, write) in self.targets(work) {
+            let Lane::Buffered(lane) = send.lane else {
+                continue;
+            };
+            // A parent that `when_full: drop` left out takes its dependents with it.
+            if send.held_by != parent || !kept.contains(&write.send) {
+                continue;
+            }
+            lanes.push(lane);
+            writes.push(NewWrite {
+                lane,
+                key: write.key,
+                order: write.order,
+                body: write.stored.clone(),
+                created_unix_ms: now,
+                expires_unix_ms: send.expires_after_ms.map(|after| now.saturating_add(after)),
+                children: self.new_writes(work, kept, Some(write.send), lanes),
+            });
+        }
+        writes
+    }
+
+    /// Runs the direct sends that have not accepted yet, parents before those that wait for them.
+    async fn send_direct(&self, work: &mut Work) -> Result<(), Trouble> {
+        loop {
+            let next = self.targets(work).find_map(|(send, write)| {
+                let Lane::Direct { lane, last } = &send.lane else {
+                    return None;
+                };
+                let ready = send
+                    .after_direct
+                    .is_none_or(|parent| work.direct_done.contains(&parent));
+                (ready && !work.direct_done.contains(&write.send)).then(|| {
+                    let seq = last.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+                    (send.id.clone(), *lane, seq, write.clone())
+                })
+            });
+            let Some((id, lane, seq, write)) = next else {
+                return Ok(());
+            };
+            let index = write.send;
+            let direct = DirectWrite {
+                seq,
+                key: write.key,
+                order: write.order,
+                bytes: u32::try_from(write.stored.len()).unwrap_or(u32::MAX),
+                maybe_since_unix_ms: None,
+                give_up_at_ms: None,
+            };
+            let body = Body {
+                key: write.key,
+                stored: write.stored,
+                created_unix_ms: clock::wall_unix_ms(),
+                has_dependents: false,
+            };
+            match self.engine.direct(lane, direct, body).await {
+                Ok(
+                    DirectResult::Delivered { .. }
+                    | DirectResult::HandedOver
+                    | DirectResult::Skipped,
+                ) => {
+                    work.direct_done.insert(index);
+                }
+                Ok(
+                    DirectResult::Parked { failure, .. }
+                    | DirectResult::Diverted { failure, .. }
+                    | DirectResult::Failed { failure },
+                ) => {
+                    let detail = &failure.detail;
+                    return Err(Trouble::Failed(format!(
+                        "send {id}: {} ({})",
+                        detail.message, detail.code
+                    )));
+                }
+                Ok(DirectResult::GaveUp { .. } | DirectResult::Withdrawn { .. }) | Err(_) => {
+                    return Err(Trouble::Failed(format!(
+                        "send {id}: the host stopped before it was answered"
+                    )));
+                }
+            }
+        }
+    }
+}
+
+fn trouble_of_full(full: Full) -> Trouble {
+    let reason = full.to_string();
+    match full {
+        Full::Lane { lane, .. } => Trouble::Blocked {
+            lane: Some(lane),
+            reason,
+        },
+        Full::Never { .. } => Trouble::Impossible(reason),
+        Full::Disk { .. } | Full::Buffer(_) => Trouble::Blocked { lane: None, reason },
+    }
+}
+
+fn trouble_of_error(error: &BufferError) -> Trouble {
+    match error {
+        BufferError::TooLarge { .. } => Trouble::Impossible(error.to_string()),
+        _ => Trouble::Blocked {
+            lane: None,
+            reason: error.to_string(),
+        },
+    }
+}
+
+/// What a source's message is called in the acceptance check and in its write keys.
+#[derive(Debug, Default)]
+pub struct Names {
+    /// For the acceptance check.
+    pub origin: Option<Origin>,
+    /// For write keys.
+    pub identity: Option<Bytes>,
+}
+
+/// Facts about a message that the source gave, besides the message.
+#[derive(Debug, Default, Clone)]
+pub struct Given {
+    /// Partition, incarnation and offset of a cumulative position.
+    pub cumulative: Option<(String, u64, u64)>,
+    /// The client's key.
+    pub client_key: Option<String>,
+    /// Who sent it.
+    pub principal: Option<String>,
+    /// Whether the host keeps its position: the position itself then tells repeats.
+    pub keeps_position: bool,
+}
+
+impl Acceptor {
+    /// Names a message. An identity expression that fails names nothing, which is counted.
+    pub fn names(&self, message: &Message, given: &Given) -> Names {
+        if let Some(client_key) = &given.client_key {
+            let principal = given.principal.as_deref();
+            return Names {
+                origin: Some(Origin::ClientKey {
+                    key: key::client_scope(&self.adapter, principal, client_key),
+                    body: BodyDigest::of(&message.body).short(),
+                }),
+                identity: Some(Bytes::from(key::client_identity(principal, client_key))),
+            };
+        }
+        let identity = match self.program.identity(message) {
+            Ok(identity) => identity,
+            Err(_) => {
+                self.condition_errors.fetch_add(1, Ordering::Relaxed);
+                None
+            }
+        };
+        let origin = match (&identity, &given.cumulative) {
+            _ if given.keeps_position => None,
+            (_, Some((partition, incarnation, offset))) => Some(Origin::Cumulative {
+                partition: partition.clone(),
+                incarnation: *incarnation,
+                offset: *offset,
+            }),
+            (Some(identity), None) => Some(Origin::Individual {
+                id: key::individual(&self.adapter, self.epoch, identity),
+            }),
+            (None, None) => None,
+        };
+        Names { origin, identity }
+    }
+}

@@ -1,0 +1,563 @@
+//! An adapter's task: takes messages from its source, has them accepted, and tells the source.
+//!
+//! Messages of one group (a partition) are accepted in order, and one that cannot be accepted now holds
+//! its group. Everything held is bounded by the source's credit. A session-based source holds nothing:
+//! its client is told at once.
+
+use crate::acceptance::{Acceptor, Finished, Given};
+use crate::clock;
+use crate::counters::{MessageLedger, MessageOutcome};
+use crate::events::Events;
+use crate::work::{Evaluated, Trouble, Work};
+use consign_buffer::Known;
+use consign_ledger::{Code, Event};
+use consign_loader::{Incoming, Settle, SettleResult, SourceEvent, SourceEvents, SourceHandle};
+use consign_pipeline::{Message, MessageId};
+use futures::stream::{FuturesUnordered, StreamExt as _};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// Messages committed in one record when the host keeps the source's position. Enough to share a
+/// flush, few enough that a held message is noticed soon.
+const RUN_MESSAGES: usize = 256;
+/// Bytes of such a record; far below what one record may take.
+const RUN_BYTES: u64 = 1 << 20;
+/// How often held messages are tried again when nothing tells that there is room.
+const RETRY_EVERY: Duration = Duration::from_millis(500);
+/// How often the lease of messages in process is extended. Shorter than any broker's default.
+const EXTEND_EVERY: Duration = Duration::from_secs(5);
+/// Messages younger than this need no extension yet.
+const EXTEND_AFTER_MS: u64 = 2_000;
+/// What a client is told to wait before it tries again.
+const RETRY_AFTER_MS: u64 = 1_000;
+/// How long a source may take to stop before it is left to its connection's close.
+const STOP_DEADLINE: Duration = Duration::from_secs(15);
+/// How long commits may take at a stop; a commit is a flush, a direct send may be anything.
+const COMMIT_GRACE: Duration = Duration::from_secs(5);
+/// Bytes of messages a source may have handed over without an answer.
+const CREDIT_BYTES: u64 = 64 << 20;
+
+/// What is fixed about an adapter while it runs.
+pub struct AdapterSpec {
+    /// Accepts its messages.
+    pub acceptor: Arc<Acceptor>,
+    /// Its message ledger.
+    pub ledger: Arc<MessageLedger>,
+    /// Where it reports.
+    pub events: Events,
+    /// Whether its source hands over again what was not acknowledged.
+    pub offset_tracked: bool,
+    /// Whether its positions are cumulative: groups are partitions.
+    pub cumulative: bool,
+    /// Messages a source may have handed over without an answer.
+    pub max_in_process: u32,
+}
+
+/// Why the adapter's task ended.
+#[derive(Debug)]
+pub enum Ended {
+    /// The host stops.
+    Stopped,
+    /// The source failed; it is opened again.
+    Fault(String),
+}
+
+type Running = FuturesUnordered<Pin<Box<dyn Future<Output = (Option<String>, Finished)> + Send>>>;
+
+struct Task<'a> {
+    spec: &'a AdapterSpec,
+    source: SourceHandle,
+    /// Messages that wait, by group; `None` are those that wait for nobody else.
+    waiting: HashMap<Option<String>, VecDeque<Work>>,
+    /// Groups whose head is being accepted.
+    busy: HashSet<String>,
+    running: Running,
+    /// Source numbers and arrival of messages that are being accepted.
+    accepting: HashMap<u64, u64>,
+    settles: Vec<Settle>,
+    blocked: bool,
+}
+
+/// Runs one opened source until it ends or `stop` turns true.
+pub async fn run(
+    spec: &AdapterSpec,
+    source: SourceHandle,
+    mut events: SourceEvents,
+    mut stop: watch::Receiver<bool>,
+) -> Ended {
+    source.credit(u64::from(spec.max_in_process), CREDIT_BYTES);
+    let mut task = Task {
+        spec,
+        source: source.clone(),
+        waiting: HashMap::new(),
+        busy: HashSet::new(),
+        running: FuturesUnordered::new(),
+        accepting: HashMap::new(),
+        settles: Vec::new(),
+        blocked: false,
+    };
+    let mut room = spec.acceptor.buffer.watch_room();
+    let mut retry = tokio::time::interval(RETRY_EVERY);
+    let mut extend = tokio::time::interval(EXTEND_EVERY);
+    let ended = loop {
+        tokio::select! {
+            biased;
+            () = stopped(&mut stop) => break Ended::Stopped,
+            Some((group, finished)) = task.running.next(), if !task.running.is_empty() => {
+                task.finished(group, finished);
+                // Answers that are ready together are told together.
+                while let Some(Some((group, finished))) = futures::FutureExt::now_or_never(task.running.next()) {
+                    task.finished(group, finished);
+                }
+            }
+            event = events.recv() => match event {
+                Some(SourceEvent::Messages(messages)) => task.take(messages),
+                Some(SourceEvent::Revoked { token, partitions }) => {
+                    task.revoke(&partitions).await;
+                    source.revoke_done(token);
+                }
+                Some(SourceEvent::Fault(failure)) => break Ended::Fault(failure.message),
+                // An event of a newer plugin that this host does not know asks nothing of it.
+                Some(_) => {}
+                None => break Ended::Fault("the source ended by itself".to_owned()),
+            },
+            Ok(()) = room.changed(), if task.holds() => task.retry(),
+            _ = retry.tick(), if task.holds() => task.retry(),
+            _ = extend.tick() => task.extend(),
+        }
+        task.tell();
+    };
+    task.end().await;
+    if matches!(ended, Ended::Stopped) {
+        if let Err(failure) = source.stop(STOP_DEADLINE).await {
+            tracing::warn!(
+                adapter = spec.acceptor.adapter,
+                "the source did not stop: {}",
+                failure.message
+            );
+        }
+        // Whatever it handed over before it stopped was never looked at: it is released by the SDK.
+    }
+    ended
+}
+
+/// Ends when the host stops. The guard that the watch gives must not live across an await.
+pub async fn stopped(stop: &mut watch::Receiver<bool>) {
+    drop(stop.wait_for(|stop| *stop).await);
+}
+
+impl Task<'_> {
+    fn holds(&self) -> bool {
+        self.waiting.values().any(|queue| !queue.is_empty())
+    }
+
+    fn take(&mut self, messages: Vec<Incoming>) {
+        let mut groups = Vec::new();
+        for incoming in messages {
+            let work = self.work(&incoming);
+            let group = work.group.clone();
+            self.waiting
+                .entry(group.clone())
+                .or_default()
+                .push_back(work);
+            if !groups.contains(&group) {
+                groups.push(group);
+            }
+        }
+        for group in groups {
+            self.pump(&group);
+        }
+    }
+
+    fn work(&self, incoming: &Incoming) -> Work {
+        let acceptor = &self.spec.acceptor;
+        let mut id = [0_u8; 16];
+        rand::fill(&mut id);
+        let source = incoming
+            .source_json()
+            .and_then(|json| serde_json::from_slice(json).ok())
+            .unwrap_or_default();
+        let message = Message {
+            id: MessageId(id),
+            body: incoming.body(),
+            content_type: incoming.content_type().map(str::to_owned),
+            headers: incoming
+                .headers()
+                .map(|(name, value)| (name.to_owned(), value))
+                .collect(),
+            routing_key: incoming.routing_key().map(str::to_owned),
+            time_unix_ms: incoming
+                .time_unix_ms()
+                .unwrap_or_else(clock::wall_unix_ms_i64),
+            identity: incoming.identity(),
+            source,
+        };
+        let partition = incoming.partition().map(str::to_owned);
+        let given = Given {
+            cumulative: partition
+                .clone()
+                .zip(incoming.offset())
+                .filter(|_| self.spec.cumulative)
+                .map(|(partition, offset)| (partition, 0, offset)),
+            client_key: incoming.client_key().map(str::to_owned),
+            principal: incoming.principal().map(str::to_owned),
+            keeps_position: incoming.position().is_some(),
+        };
+        let names = acceptor.names(&message, &given);
+        Work {
+            source_id: incoming.id(),
+            bytes: incoming.weight(),
+            message,
+            origin: names.origin,
+            key_identity: names.identity,
+            // A kept position is one for the whole source, whatever its partitions are called.
+            group: match incoming.position() {
+                Some(_) => Some(String::new()),
+                None => partition.filter(|_| self.spec.cumulative),
+            },
+            position: incoming.position(),
+            claim: None,
+            entry: self.spec.ledger.receive(),
+            received_ms: clock::monotonic_ms(),
+            evaluated: None,
+            direct_done: std::collections::BTreeSet::new(),
+        }
+    }
+
+    fn retry(&mut self) {
+        let groups: Vec<Option<String>> = self.waiting.keys().cloned().collect();
+        for group in groups {
+            self.pump(&group);
+        }
+        if self.blocked && !self.holds() {
+            self.blocked = false;
+            self.spec.events.close(
+                &self.subject(),
+                Code::SourceBlocked,
+                Some(self.event(Code::SourceUnblocked)),
+            );
+        }
+    }
+
+    /// Starts what can be started of a group.
+    fn pump(&mut self, group: &Option<String>) {
+        if group.as_ref().is_some_and(|name| self.busy.contains(name)) {
+            return;
+        }
+        let Some(mut queue) = self.waiting.remove(group) else {
+            return;
+        };
+        let mut held = VecDeque::new();
+        // In a group nothing overtakes; messages without one wait for nobody.
+        while group.is_none() || held.is_empty() {
+            let Some(first) = queue.pop_front() else {
+                break;
+            };
+            let mut run = Vec::new();
+            let mut bytes = 0_u64;
+            let mut next = Some(first);
+            while let Some(mut work) = next.take() {
+                match self.ready(&mut work) {
+                    Ready::Go => {
+                        bytes = bytes.saturating_add(work.bytes);
+                        let alone = work.position.is_none() || self.spec.acceptor.has_direct(&work);
+                        run.push(work);
+                        if !alone && run.len() < RUN_MESSAGES && bytes < RUN_BYTES {
+                            next = queue.pop_front();
+                        }
+                    }
+                    Ready::Ended(result, outcome) => {
+                        self.settled(work, result, outcome);
+                        if !run.is_empty() {
+                            next = queue.pop_front();
+                        }
+                    }
+                    Ready::Wait => held.push_back(work),
+                }
+            }
+            // A message with direct sends is committed alone, so that only its own answer decides.
+            if run.len() > 1
+                && let Some(at) = run
+                    .iter()
+                    .position(|work| self.spec.acceptor.has_direct(work))
+            {
+                for work in run.split_off(at.max(1)).into_iter().rev() {
+                    queue.push_front(work);
+                }
+            }
+            if run.is_empty() {
+                continue;
+            }
+            match self.spec.acceptor.reserve(run) {
+                Ok((run, rest)) => {
+                    for work in rest.into_iter().rev() {
+                        queue.push_front(work);
+                    }
+                    if self.start(group, run) {
+                        break;
+                    }
+                }
+                Err((trouble, works)) => {
+                    // What was looked at before stands before what waits already.
+                    for work in self.troubled(works, &trouble).into_iter().rev() {
+                        held.push_front(work);
+                    }
+                }
+            }
+        }
+        held.append(&mut queue);
+        if !held.is_empty() {
+            self.waiting.insert(group.clone(), held);
+        }
+    }
+
+    /// Starts a run; true when the rest of its group has to wait for it.
+    fn start(&mut self, group: &Option<String>, run: crate::acceptance::Run) -> bool {
+        let exclusive = run
+            .works
+            .iter()
+            .any(|w| w.position.is_some() || self.spec.acceptor.has_direct(w));
+        for work in &run.works {
+            self.accepting.insert(work.source_id, work.received_ms);
+        }
+        let name = group.clone();
+        let commit = self.spec.acceptor.commit(run);
+        self.running
+            .push(Box::pin(async move { (name, commit.await) }));
+        match group {
+            Some(name) if exclusive => {
+                self.busy.insert(name.clone());
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The acceptance check, and the routes.
+    fn ready(&self, work: &mut Work) -> Ready {
+        let acceptor = &self.spec.acceptor;
+        if work.claim.is_none()
+            && let Some(origin) = &work.origin
+        {
+            match acceptor.buffer.claim(&acceptor.adapter, origin) {
+                Ok(claim) => work.claim = Some(claim),
+                Err(Known::Repeat) => {
+                    return Ready::Ended(SettleResult::Repeat, MessageOutcome::Repeat);
+                }
+                Err(Known::Conflict) => {
+                    self.spec.events.emit(self.event(Code::IdempotencyConflict));
+                    return Ready::Ended(SettleResult::Conflict, MessageOutcome::RefusedAtSource);
+                }
+                // The first copy is still on its way: what becomes of it decides about this one.
+                Err(_) if self.spec.offset_tracked => return Ready::Wait,
+                Err(_) => {
+                    return Ready::Ended(SettleResult::InFlight, MessageOutcome::RefusedAtSource);
+                }
+            }
+        }
+        acceptor.evaluate(work);
+        match work.evaluated {
+            // Without a position to keep or a key to remember there is nothing to record.
+            Some(Evaluated::Ends(outcome))
+                if work.position.is_none() && !acceptor.is_recorded(work) =>
+            {
+                Ready::Ended(SettleResult::Accepted, outcome)
+            }
+            _ => Ready::Go,
+        }
+    }
+
+    fn finished(&mut self, group: Option<String>, finished: Finished) {
+        for work in &finished.works {
+            self.accepting.remove(&work.source_id);
+        }
+        if let Some(name) = &group {
+            self.busy.remove(name);
+        }
+        match finished.result {
+            Ok(()) => {
+                for work in finished.works {
+                    let outcome = match work.evaluated {
+                        Some(Evaluated::Ends(outcome)) => outcome,
+                        _ => MessageOutcome::Accepted,
+                    };
+                    self.settled(work, SettleResult::Accepted, outcome);
+                }
+                if !self.spec.offset_tracked {
+                    self.spec
+                        .events
+                        .close(&self.subject(), Code::RefusedAtSource, None);
+                }
+            }
+            Err(trouble) => {
+                let held = self.troubled(finished.works, &trouble);
+                let queue = self.waiting.entry(group.clone()).or_default();
+                for work in held.into_iter().rev() {
+                    queue.push_front(work);
+                }
+                // The retry tick takes it up again; trying at once would spin.
+                return;
+            }
+        }
+        self.pump(&group);
+    }
+
+    /// What cannot be accepted now: held where the source would redeliver it, answered where not.
+    fn troubled(&mut self, works: Vec<Work>, trouble: &Trouble) -> Vec<Work> {
+        if self.spec.offset_tracked {
+            self.blocked = true;
+            let event = self.event(Code::SourceBlocked).message(format!(
+                "adapter {} holds its source back: {}",
+                self.spec.acceptor.adapter,
+                trouble.reason()
+            ));
+            self.spec.events.open(&self.subject(), event);
+            return works;
+        }
+        let reason = trouble.reason().to_owned();
+        for work in works {
+            let (result, outcome, code) = match trouble {
+                Trouble::Blocked { .. } => (
+                    SettleResult::Blocked {
+                        retry_after_ms: RETRY_AFTER_MS,
+                        reason: reason.clone(),
+                    },
+                    MessageOutcome::RefusedAtSource,
+                    Code::RefusedAtSource,
+                ),
+                Trouble::Impossible(_) => (
+                    SettleResult::Refused {
+                        reason: reason.clone(),
+                    },
+                    MessageOutcome::RefusedAtSource,
+                    Code::RefusedAtSource,
+                ),
+                Trouble::Failed(_) => (
+                    SettleResult::Dropped {
+                        reason: reason.clone(),
+                    },
+                    MessageOutcome::Dropped,
+                    Code::MessageDropped,
+                ),
+            };
+            let event = self
+                .event(code)
+                .field("message_id", work.message.id.to_string())
+                .message(format!(
+                    "adapter {}: message {} was not accepted: {reason}",
+                    self.spec.acceptor.adapter, work.message.id
+                ));
+            if code == Code::MessageDropped {
+                self.spec.events.emit(event);
+            } else {
+                self.spec.events.open(&self.subject(), event);
+            }
+            self.settled(work, result, outcome);
+        }
+        Vec::new()
+    }
+
+    fn settled(&mut self, work: Work, result: SettleResult, outcome: MessageOutcome) {
+        self.settles.push(Settle {
+            id: work.source_id,
+            result,
+        });
+        self.source.credit(1, work.bytes);
+        work.entry.end(outcome);
+    }
+
+    fn tell(&mut self) {
+        if !self.settles.is_empty() {
+            self.source.settle(self.settles.drain(..));
+        }
+    }
+
+    fn extend(&self) {
+        if !self.spec.offset_tracked {
+            return;
+        }
+        let now = clock::monotonic_ms();
+        let waiting = self
+            .waiting
+            .values()
+            .flatten()
+            .map(|work| (work.source_id, work.received_ms));
+        let accepting = self.accepting.iter().map(|(id, at)| (*id, *at));
+        let ids: Vec<u64> = waiting
+            .chain(accepting)
+            .filter(|(_, at)| now.saturating_sub(*at) >= EXTEND_AFTER_MS)
+            .map(|(id, _)| id)
+            .collect();
+        if !ids.is_empty() {
+            self.source.extend(ids);
+        }
+    }
+
+    /// Partitions go away: what is being accepted is waited for, the rest is given back.
+    async fn revoke(&mut self, partitions: &[String]) {
+        let gone =
+            |group: &Option<String>| group.as_ref().is_some_and(|name| partitions.contains(name));
+        self.release(&gone);
+        while let Some((group, finished)) = self.running.next().await {
+            self.finished(group, finished);
+            self.release(&gone);
+        }
+        self.tell();
+    }
+
+    fn release(&mut self, which: impl Fn(&Option<String>) -> bool) {
+        let groups: Vec<Option<String>> = self
+            .waiting
+            .keys()
+            .filter(|group| which(group))
+            .cloned()
+            .collect();
+        for group in groups {
+            for work in self.waiting.remove(&group).unwrap_or_default() {
+                self.settled(work, SettleResult::Released, MessageOutcome::Released);
+            }
+        }
+    }
+
+    /// Ends what is in process: commits are waited for, since they may be durable already; what waits, or
+    /// waits for a direct send, is given back.
+    async fn end(&mut self) {
+        self.release(|_| true);
+        let commits = async {
+            while let Some((group, finished)) = self.running.next().await {
+                self.finished(group, finished);
+                self.release(|_| true);
+            }
+        };
+        if tokio::time::timeout(COMMIT_GRACE, commits).await.is_err() {
+            let ids: Vec<u64> = self.accepting.keys().copied().collect();
+            self.settles.extend(ids.into_iter().map(|id| Settle {
+                id,
+                result: SettleResult::Released,
+            }));
+        }
+        self.tell();
+    }
+
+    fn subject(&self) -> String {
+        format!("adapter {}", self.spec.acceptor.adapter)
+    }
+
+    fn event(&self, code: Code) -> Event {
+        Event::new(code, clock::wall_unix_ms_i64()).adapter(self.spec.acceptor.adapter.clone())
+    }
+}
+
+/// What the acceptance check and the routes say about a message.
+enum Ready {
+    /// Commit it.
+    Go,
+    /// It ends here.
+    Ended(SettleResult, MessageOutcome),
+    /// Ask again later.
+    Wait,
+}

@@ -1,0 +1,712 @@
+//! A running host: opens what is durable, wires the parts, runs the adapters, and takes all of it down
+//! in the order that loses nothing.
+
+use crate::acceptance::{Acceptor, Lane, RouteTarget, SendTarget};
+use crate::adapter::{AdapterSpec, Ended};
+use crate::clock;
+use crate::counters::MessageLedger;
+use crate::engine::{Engine, FIRST_DIRECT_LANE, Parts, engine};
+use crate::events::Events;
+use crate::lanes::{LaneInfo, Lanes};
+use crate::park::Parker;
+use crate::plan::{AdapterPlan, Plan};
+use crate::plugs::{ConnectionSpec, Plugs, SinkSpec};
+use crate::wiring;
+use consign_buffer::{Buffer, LaneSpec, Recovery, ScopeSpec};
+use consign_config::{Adapter, Config, Delivery, Send as SendConfig};
+use consign_delivery::{ConnectionId, Delivery as Machine, Input, LaneConfig, LaneId};
+use consign_ledger::{Code, Event, EventSink, Ledger, SinkOptions};
+use consign_loader::{Connection, Names, OpenConnection, Plugins};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// How long a drain waits for requests in flight.
+const DRAIN: Duration = Duration::from_secs(30);
+/// How long a source may take to open.
+const OPEN_DEADLINE: Duration = Duration::from_secs(60);
+/// Waits before a failed source is opened again: doubled from the first to the second.
+const SOURCE_BACKOFF_MS: (u64, u64) = (500, 30_000);
+/// How long plugins may take to shut down.
+const PLUGIN_SHUTDOWN: Duration = Duration::from_secs(5);
+
+/// Why a host did not start. Nothing was accepted.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The data folder cannot be used: in use by another host, of a newer format, unreadable.
+    #[error("data_dir {}: {message}", dir.display())]
+    DataDir {
+        /// The folder.
+        dir: PathBuf,
+        /// What is wrong and what to do.
+        message: String,
+    },
+    /// A lane could not be made.
+    #[error("lane {id}: {message}")]
+    Lane {
+        /// The lane.
+        id: String,
+        /// What is wrong.
+        message: String,
+    },
+}
+
+/// A running host.
+pub struct Host {
+    /// Facts about it that never change.
+    pub plan: Arc<Plan>,
+    /// The buffer.
+    pub buffer: Buffer,
+    /// The driver.
+    pub engine: Engine,
+    /// Connections and lanes.
+    pub plugs: Arc<Plugs>,
+    /// The event log and failed messages.
+    pub ledger: Ledger,
+    /// Writes events.
+    pub events: Events,
+    /// Adapters by name.
+    pub adapters: BTreeMap<String, Arc<AdapterState>>,
+    /// What opening the buffer found.
+    pub recovery: Recovery,
+    /// Wall-clock time of the start.
+    pub started_unix_ms: u64,
+    stop: watch::Sender<bool>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+    driver: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What others may see of an adapter.
+pub struct AdapterState {
+    /// Its message ledger.
+    pub ledger: Arc<MessageLedger>,
+    /// Counters of its acceptance.
+    pub acceptor: Arc<Acceptor>,
+    /// What its source is doing.
+    pub source: Mutex<SourceState>,
+}
+
+/// What a source is doing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SourceState {
+    /// Being opened.
+    Opening,
+    /// Handing messages over.
+    Running,
+    /// Failed; it is opened again.
+    Failed(String),
+    /// Stopped with the host.
+    Stopped,
+}
+
+impl Host {
+    /// Opens what is durable and starts everything. Sources start last.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing was accepted then.
+    pub async fn start(plan: Plan) -> Result<Arc<Self>, StartError> {
+        let dir = plan.config.data_dir();
+        let fail = |message: String| StartError::DataDir {
+            dir: dir.clone(),
+            message,
+        };
+        make_private(&dir).map_err(|error| {
+            fail(format!(
+                "cannot be made: {error}; check the path and its permissions"
+            ))
+        })?;
+        let (buffer, recovery) = Buffer::open(
+            dir.join("buffer"),
+            wiring::buffer_options(&plan.config),
+            Arc::new(consign_buffer::RealFilesystem::default()),
+        )
+        .await
+        .map_err(|error| fail(error.to_string()))?;
+        let path = dir.join("ledger.db");
+        let ledger = tokio::task::spawn_blocking(move || {
+            Ledger::open(&path, consign_ledger::Options::default())
+        })
+        .await
+        .map_err(|error| fail(error.to_string()))?
+        .map_err(|error| fail(error.to_string()))?;
+        let events = Events::new(
+            EventSink::start(ledger.clone(), SinkOptions::default())
+                .map_err(|error| fail(error.to_string()))?,
+        );
+        let plan = Arc::new(plan);
+        let wired = wire(&plan, &buffer, &events)?;
+        report_recovery(&events, &recovery, &buffer);
+
+        let mut seed = [0_u8; 8];
+        rand::fill(&mut seed);
+        let machine = Machine::new(wiring::limits(&plan.config), u64::from_le_bytes(seed));
+        let lanes = Arc::new(wired.lanes);
+        let plugs = Arc::new(Plugs::new(
+            plan.plugins.clone(),
+            wired.connections.clone(),
+            wired.sinks,
+            Arc::clone(&lanes),
+            events.clone(),
+        ));
+        let parker = Arc::new(Parker::new(ledger.clone(), events.clone(), lanes));
+        let parts = Parts {
+            buffer: buffer.clone(),
+            plugs: Arc::clone(&plugs),
+            parker,
+        };
+        let (engine, driver) = engine(machine, parts);
+        let driver = tokio::spawn(driver);
+        for input in wired.inputs {
+            engine.input(input);
+        }
+
+        let mut adapters = BTreeMap::new();
+        for ((adapter, plan_of), routes) in plan
+            .config
+            .adapters
+            .iter()
+            .zip(&plan.adapters)
+            .zip(wired.routes)
+        {
+            let state = adapter_state(&plan, adapter, plan_of, routes, &buffer, &engine)?;
+            adapters.insert(adapter.name.to_string(), Arc::new(state));
+        }
+        let (stop, stopped) = watch::channel(false);
+        let host = Arc::new(Self {
+            plan,
+            buffer,
+            engine,
+            plugs,
+            ledger,
+            events,
+            adapters,
+            recovery,
+            started_unix_ms: clock::wall_unix_ms(),
+            stop,
+            tasks: Mutex::default(),
+            driver: Mutex::new(Some(driver)),
+        });
+        host.events.emit(
+            Event::new(Code::HostStarted, clock::wall_unix_ms_i64())
+                .field("version", env!("CARGO_PKG_VERSION"))
+                .field("adapters", host.adapters.len()),
+        );
+        Host::start_sources(&host, &stopped);
+        Ok(host)
+    }
+
+    fn start_sources(host: &Arc<Self>, stopped: &watch::Receiver<bool>) {
+        let sources = Arc::new(Sources {
+            plugins: host.plan.plugins.clone(),
+            open: tokio::sync::Mutex::default(),
+        });
+        let mut tasks = host.tasks.lock();
+        for index in 0..host.plan.config.adapters.len() {
+            let (host, sources, stopped) =
+                (Arc::clone(host), Arc::clone(&sources), stopped.clone());
+            tasks.push(tokio::spawn(async move {
+                host.supervise(index, &sources, stopped).await
+            }));
+        }
+    }
+
+    /// Keeps one adapter's source open until the host stops.
+    async fn supervise(&self, index: usize, sources: &Sources, mut stop: watch::Receiver<bool>) {
+        let Some(adapter) = self.plan.config.adapters.get(index) else {
+            return;
+        };
+        let name = adapter.name.as_str();
+        let Some(state) = self.adapters.get(name) else {
+            return;
+        };
+        let Some(plan) = self.plan.adapters.get(index) else {
+            return;
+        };
+        let subject = format!("source {name}");
+        let mut wait_ms = SOURCE_BACKOFF_MS.0;
+        loop {
+            *state.source.lock() = SourceState::Opening;
+            let opened = tokio::select! {
+                opened = self.open_source(adapter, sources) => opened,
+                () = crate::adapter::stopped(&mut stop) => break,
+            };
+            let why = match opened {
+                Ok((source, events)) => {
+                    *state.source.lock() = SourceState::Running;
+                    self.events.close(
+                        &subject,
+                        Code::SourceFault,
+                        Some(event(Code::SourceRecovered, name)),
+                    );
+                    let began = clock::monotonic_ms();
+                    let spec = AdapterSpec {
+                        acceptor: Arc::clone(&state.acceptor),
+                        ledger: Arc::clone(&state.ledger),
+                        events: self.events.clone(),
+                        offset_tracked: plan.source.delivery.is_offset_tracked(),
+                        cumulative: plan.source.delivery
+                            == consign_manifest::DeliveryType::OffsetTrackedCumulative,
+                        max_in_process: adapter.max_in_process,
+                    };
+                    let ended = crate::adapter::run(&spec, source, events, stop.clone()).await;
+                    // A source that ran for a while starts over with short waits.
+                    if clock::monotonic_ms().saturating_sub(began) > SOURCE_BACKOFF_MS.1 {
+                        wait_ms = SOURCE_BACKOFF_MS.0;
+                    }
+                    match ended {
+                        Ended::Stopped => break,
+                        Ended::Fault(why) => why,
+                    }
+                }
+                Err(failure) => failure.message,
+            };
+            tracing::warn!(adapter = name, "the source failed: {why}");
+            *state.source.lock() = SourceState::Failed(why.clone());
+            let fault =
+                event(Code::SourceFault, name).message(format!("source of adapter {name}: {why}"));
+            self.events.open(&subject, fault);
+            sources.forget_broken(&adapter.source.connection).await;
+            tokio::select! {
+                () = tokio::time::sleep(Duration::from_millis(wait_ms)) => {}
+                () = crate::adapter::stopped(&mut stop) => break,
+            }
+            wait_ms = wait_ms.saturating_mul(2).min(SOURCE_BACKOFF_MS.1);
+        }
+        *state.source.lock() = SourceState::Stopped;
+    }
+
+    async fn open_source(
+        &self,
+        adapter: &Adapter,
+        sources: &Sources,
+    ) -> Result<(consign_loader::SourceHandle, consign_loader::SourceEvents), consign_loader::Failure>
+    {
+        let config = &self.plan.config;
+        let connection = sources
+            .connection(config, &adapter.source.connection)
+            .await?;
+        let position = self
+            .buffer
+            .position(&wiring::position_name(adapter))
+            .map(|bytes| bytes.to_vec());
+        let names = Names {
+            adapter: Some(adapter.name.to_string()),
+            ..names(config, &adapter.source.connection)
+        };
+        let settings = adapter.source.config.value.clone();
+        connection
+            .open_source(
+                &adapter.source.operation,
+                settings,
+                names,
+                position,
+                OPEN_DEADLINE,
+            )
+            .await
+    }
+
+    /// Stops sources, finishes what is in flight, and closes the buffer with its clean mark. What is still
+    /// pending stays there. Returns whether every request in flight was answered.
+    pub async fn stop(&self) -> bool {
+        // Without a receiver no source runs any more.
+        let _ = self.stop.send(true);
+        let tasks = std::mem::take(&mut *self.tasks.lock());
+        for task in tasks {
+            drop(task.await);
+        }
+        let unfinished = self.engine.drain(DRAIN).await;
+        let driver = self.driver.lock().take();
+        if let Some(driver) = driver {
+            drop(driver.await);
+        }
+        self.plugs.close().await;
+        self.plan.plugins.shutdown(PLUGIN_SHUTDOWN).await;
+        if unfinished > 0 {
+            self.events.emit(
+                Event::new(Code::DrainTimeout, clock::wall_unix_ms_i64())
+                    .field("requests", unfinished)
+                    .message(format!("{unfinished} requests were not answered in time; their writes may have landed")),
+            );
+        }
+        self.events
+            .emit(Event::new(Code::HostStopped, clock::wall_unix_ms_i64()));
+        let sink = self.events.sink().clone();
+        drop(tokio::task::spawn_blocking(move || sink.shutdown()).await);
+        // With requests unanswered this was no clean exit: their writes have to count as maybe.
+        if unfinished == 0
+            && let Err(error) = self.buffer.close().await
+        {
+            tracing::error!(%error, "the buffer did not close cleanly");
+            return false;
+        }
+        unfinished == 0
+    }
+}
+
+/// The source side of connections: one instance per connection, shared by its sources.
+struct Sources {
+    plugins: Plugins,
+    open: tokio::sync::Mutex<BTreeMap<String, Connection>>,
+}
+
+impl Sources {
+    async fn connection(
+        &self,
+        config: &Config,
+        name: &str,
+    ) -> Result<Connection, consign_loader::Failure> {
+        let mut open = self.open.lock().await;
+        if let Some(connection) = open.get(name) {
+            return Ok(connection.clone());
+        }
+        let request = open_request(config, name);
+        let connection = self.plugins.open_connection(request, OPEN_DEADLINE).await?;
+        open.insert(name.to_owned(), connection.clone());
+        Ok(connection)
+    }
+
+    /// After a source failed: an instance that no longer answers is given up, a healthy one is kept for
+    /// the other sources on it.
+    async fn forget_broken(&self, name: &str) {
+        let mut open = self.open.lock().await;
+        if let Some(connection) = open.get(name)
+            && connection.probe(Duration::from_secs(5)).await.is_err()
+        {
+            connection.fence();
+            open.remove(name);
+        }
+    }
+}
+
+fn open_request(config: &Config, name: &str) -> OpenConnection {
+    let connection = config.connection(name);
+    OpenConnection {
+        connector: connection
+            .map(|c| c.connector.to_string())
+            .unwrap_or_default(),
+        config: connection
+            .map(|c| c.config.value.clone())
+            .unwrap_or_default(),
+        names: names(config, name),
+    }
+}
+
+fn names(config: &Config, connection: &str) -> Names {
+    Names {
+        connection: connection.to_owned(),
+        write_key_name: Some(config.write_key.name()),
+        data_dir: Some(config.data_dir().join("plugins")),
+        ..Names::default()
+    }
+}
+
+fn event(code: Code, adapter: &str) -> Event {
+    Event::new(code, clock::wall_unix_ms_i64()).adapter(adapter)
+}
+
+/// Everything the parts need to know about each other, by number.
+struct Wired {
+    connections: Vec<ConnectionSpec>,
+    sinks: BTreeMap<u32, SinkSpec>,
+    lanes: Lanes,
+    inputs: Vec<Input>,
+    routes: Vec<Vec<RouteTarget>>,
+}
+
+fn wire(plan: &Plan, buffer: &Buffer, events: &Events) -> Result<Wired, StartError> {
+    let config = &plan.config;
+    let mut connections = Vec::new();
+    let mut inputs = Vec::new();
+    for (number, connection) in (0_u32..).zip(&config.connections) {
+        inputs.push(Input::AddConnection(wiring::connection(
+            config,
+            ConnectionId(number),
+        )));
+        connections.push(ConnectionSpec {
+            name: connection.name.to_string(),
+            connector: connection.connector.to_string(),
+            config: connection.config.value.clone(),
+            probe_timeout: wiring::PROBE_TIMEOUT,
+            names: names(config, &connection.name),
+        });
+    }
+    let mut wired = Wired {
+        connections,
+        sinks: BTreeMap::new(),
+        lanes: Lanes::default(),
+        inputs,
+        routes: Vec::new(),
+    };
+    let mut infos = Vec::new();
+    let mut next_direct = FIRST_DIRECT_LANE;
+    for (adapter, planned) in config.adapters.iter().zip(&plan.adapters) {
+        let spec = ScopeSpec {
+            id: adapter.name.to_string(),
+            window_ms: wiring::key_window_ms(config, adapter),
+            key_quota_bytes: config.key_quota.as_bytes(),
+        };
+        buffer.scope(spec).map_err(|error| StartError::Lane {
+            id: adapter.name.to_string(),
+            message: error.to_string(),
+        })?;
+        let mut routes = Vec::new();
+        for (index, (route, route_plan)) in adapter.routes.iter().zip(&planned.routes).enumerate() {
+            let mut sends = Vec::new();
+            for (number, (send, send_plan)) in route.send.iter().zip(&route_plan.sends).enumerate()
+            {
+                let id = format!("{}/{}/{}", adapter.name, route.name, send.id);
+                let lane = match send.delivery {
+                    Delivery::Buffered => LaneId(
+                        buffer
+                            .lane(lane_spec(adapter, route, send, &id))
+                            .map_err(|error| StartError::Lane {
+                                id: id.clone(),
+                                message: error.to_string(),
+                            })?
+                            .0,
+                    ),
+                    Delivery::Direct => {
+                        next_direct = next_direct.saturating_add(1);
+                        LaneId(next_direct)
+                    }
+                };
+                let connection = connection_number(config, &send.connection);
+                infos.push((lane, lane_info(adapter, route, send, &id)));
+                let function = planned
+                    .program
+                    .route(index)
+                    .and_then(|r| r.sends.get(number))
+                    .map(|s| s.function.clone());
+                wired.sinks.insert(
+                    lane.0,
+                    SinkSpec {
+                        connection,
+                        operation: send.operation.to_string(),
+                        config: function.unwrap_or_default(),
+                        names: Names {
+                            adapter: Some(adapter.name.to_string()),
+                            route: Some(route.name.to_string()),
+                            send: Some(send.id.to_string()),
+                            ..names(config, &send.connection)
+                        },
+                    },
+                );
+                let stats = buffer.stats(consign_buffer::LaneId(lane.0));
+                let tracked = planned.source.delivery.is_offset_tracked();
+                let settings: LaneConfig = wiring::lane(
+                    config,
+                    route,
+                    send,
+                    send_plan,
+                    lane,
+                    connection,
+                    stats.as_ref(),
+                    tracked,
+                );
+                wired.inputs.push(Input::AddLane(Box::new(settings)));
+                sends.push(send_target(route, send, lane));
+            }
+            routes.push(RouteTarget {
+                name: route.name.to_string(),
+                sends,
+                keep_original: route.keep_original,
+            });
+        }
+        wired.routes.push(routes);
+    }
+    wired.lanes = Lanes::new(infos);
+    for orphan in buffer.orphans() {
+        events.emit(
+            Event::new(Code::LaneOrphaned, clock::wall_unix_ms_i64())
+                .field("lane", orphan.id.clone())
+                .field("pending", orphan.pending)
+                .message(format!(
+                    "lane {} holds {} writes and no send has that name; rename the send back or give it `formerly: [{}]`",
+                    orphan.id, orphan.pending, orphan.id
+                )),
+        );
+    }
+    Ok(wired)
+}
+
+fn connection_number(config: &Config, name: &str) -> ConnectionId {
+    let position = config
+        .connections
+        .iter()
+        .position(|c| c.name.as_str() == name)
+        .unwrap_or(usize::MAX);
+    ConnectionId(u32::try_from(position).unwrap_or(u32::MAX))
+}
+
+fn lane_spec(
+    adapter: &Adapter,
+    route: &consign_config::Route,
+    send: &SendConfig,
+    id: &str,
+) -> LaneSpec {
+    // A send renamed inside its route, then the whole path as it was written, then a renamed adapter.
+    let mut formerly = Vec::new();
+    for old in &send.formerly {
+        let old = old.as_str();
+        formerly.push(if old.contains('/') {
+            old.to_owned()
+        } else {
+            format!("{}/{}/{old}", adapter.name, route.name)
+        });
+    }
+    for old in &adapter.formerly {
+        formerly.push(format!("{old}/{}/{}", route.name, send.id));
+    }
+    LaneSpec {
+        id: id.to_owned(),
+        formerly,
+        quota_bytes: send.quota.as_bytes(),
+        in_flight_limit: send.in_flight_limit(),
+        when_full: match send.when_full {
+            consign_config::WhenFull::Block => consign_buffer::WhenFull::Block,
+            consign_config::WhenFull::Drop => consign_buffer::WhenFull::Drop,
+        },
+    }
+}
+
+fn lane_info(
+    adapter: &Adapter,
+    route: &consign_config::Route,
+    send: &SendConfig,
+    id: &str,
+) -> LaneInfo {
+    LaneInfo {
+        id: id.to_owned(),
+        adapter: adapter.name.to_string(),
+        route: route.name.to_string(),
+        send: send.id.to_string(),
+        connection: send.connection.to_string(),
+        operation: send.operation.to_string(),
+        source: adapter.source.operation.to_string(),
+        buffered: send.delivery == Delivery::Buffered,
+    }
+}
+
+fn send_target(route: &consign_config::Route, send: &SendConfig, lane: LaneId) -> SendTarget {
+    let parent = send.after.as_ref().and_then(|after| {
+        route
+            .send
+            .iter()
+            .position(|s| s.id.as_str() == after.as_str())
+    });
+    let parent_is_direct = parent
+        .and_then(|p| route.send.get(p))
+        .is_some_and(|p| p.delivery == Delivery::Direct);
+    SendTarget {
+        id: send.id.to_string(),
+        lane: match send.delivery {
+            Delivery::Buffered => Lane::Buffered(consign_buffer::LaneId(lane.0)),
+            Delivery::Direct => Lane::Direct {
+                lane,
+                last: AtomicU64::new(0),
+            },
+        },
+        held_by: parent.filter(|_| !parent_is_direct),
+        after_direct: parent.filter(|_| parent_is_direct),
+        expires_after_ms: send.expires_after.map(|after| after.as_ms()),
+    }
+}
+
+fn adapter_state(
+    plan: &Plan,
+    adapter: &Adapter,
+    planned: &AdapterPlan,
+    routes: Vec<RouteTarget>,
+    buffer: &Buffer,
+    engine: &Engine,
+) -> Result<AdapterState, StartError> {
+    let _ = plan;
+    let acceptor = Acceptor {
+        adapter: adapter.name.to_string(),
+        program: Arc::clone(&planned.program),
+        routes,
+        buffer: buffer.clone(),
+        engine: engine.clone(),
+        epoch: wiring::epoch(buffer, adapter),
+        position_name: wiring::position_name(adapter),
+        condition_errors: AtomicU64::new(0),
+        dropped_writes: AtomicU64::new(0),
+    };
+    Ok(AdapterState {
+        ledger: Arc::new(MessageLedger::default()),
+        acceptor: Arc::new(acceptor),
+        source: Mutex::new(SourceState::Opening),
+    })
+}
+
+fn report_recovery(events: &Events, recovery: &Recovery, buffer: &Buffer) {
+    let at = clock::wall_unix_ms_i64();
+    if recovery.unclean_exit {
+        let lanes = buffer.lanes();
+        let maybe = maybe_in_flight(lanes.iter().map(|(_, lane)| lane));
+        let pending: u64 = lanes.iter().map(|(_, lane)| lane.pending).sum();
+        events.emit(
+            Event::new(Code::UncleanExit, at)
+                .field("pending", pending)
+                .field("maybe_in_flight", maybe)
+                .field("replayed_records", recovery.replayed_records)
+                .message(format!(
+                    "the last run did not stop cleanly: {pending} writes are pending, up to {maybe} of them may have been on their way"
+                )),
+        );
+    }
+    if recovery.torn_bytes > 0 {
+        events.emit(Event::new(Code::BufferTailCut, at).field("bytes", recovery.torn_bytes));
+    }
+    if !recovery.lost.is_empty() {
+        let lost = &recovery.lost;
+        events.emit(
+            Event::new(Code::BufferCorruption, at)
+                .field("records", lost.records)
+                .field("writes", lost.writes)
+                .field("quarantined_bytes", lost.quarantined_bytes)
+                .message(format!(
+                    "the buffer was damaged: {} writes are lost. {}",
+                    lost.writes,
+                    lost.notes.join("; ")
+                )),
+        );
+    }
+}
+
+/// Writes below their lane's send frontier that are not settled: after an unclean exit they may have landed.
+pub fn maybe_in_flight<'a>(lanes: impl IntoIterator<Item = &'a consign_buffer::LaneStats>) -> u64 {
+    lanes
+        .into_iter()
+        .map(|lane| {
+            lane.frontier
+                .saturating_sub(lane.settled_through)
+                .min(lane.pending)
+        })
+        .sum()
+}
+
+fn make_private(dir: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)?;
+    // Refuses a path that is a file, and one that cannot be entered.
+    let meta = std::fs::metadata(dir)?;
+    if !meta.is_dir() {
+        return Err(std::io::Error::new(
+            std::io::ErrorKind::NotADirectory,
+            "it is not a folder",
+        ));
+    }
+    if meta.permissions().mode() & 0o077 != 0 {
+        tracing::info!(dir = %dir.display(), "the data folder can be read by others; its files cannot");
+    }
+    Ok(())
+}

@@ -1,0 +1,157 @@
+//! From a configuration file to everything that is known before anything runs: plugins loaded, routes
+//! compiled, and the promise of each send and route.
+
+use crate::promises;
+use consign_config::{Catalog, Config, Environment, Problem};
+use consign_loader::{LoadOptions, Plugins};
+use consign_manifest::{ResolvedSource, SinkDeclaration};
+use consign_pipeline::Program;
+use consign_promise::{RoutePromise, SendPromise};
+use std::path::{Path, PathBuf};
+
+/// A checked configuration with what it comes to.
+pub struct Plan {
+    /// As written, secrets filled in where they are set.
+    pub config: Config,
+    /// What was loaded for it.
+    pub plugins: Plugins,
+    /// One per adapter, in the order of the configuration.
+    pub adapters: Vec<AdapterPlan>,
+    /// What an operator should look at; nothing that stops the host.
+    pub warnings: Vec<Problem>,
+    /// Secrets that are not set: fatal for a run.
+    pub unset_secrets: Vec<Problem>,
+}
+
+/// One adapter.
+pub struct AdapterPlan {
+    /// Its name.
+    pub name: String,
+    /// Level two of its source.
+    pub source: ResolvedSource,
+    /// Its compiled routes.
+    pub program: std::sync::Arc<Program>,
+    /// Its routes' promises, in order.
+    pub routes: Vec<RoutePlan>,
+}
+
+/// One route.
+pub struct RoutePlan {
+    /// Its name.
+    pub name: String,
+    /// Its sends, in order.
+    pub sends: Vec<SendPlan>,
+    /// Level four, without an inspection.
+    pub promise: RoutePromise,
+}
+
+/// One send.
+pub struct SendPlan {
+    /// Level one.
+    pub declaration: SinkDeclaration,
+    /// Names what it writes to.
+    pub target_id: String,
+    /// Level two.
+    pub promise: SendPromise,
+}
+
+/// Reads, checks and compiles a configuration. Loads its plugins, which runs their code.
+///
+/// # Errors
+/// Every fault that was found, each with its place.
+pub fn plan(
+    path: &Path,
+    environment: &dyn Environment,
+    cache: Option<PathBuf>,
+) -> Result<Plan, Vec<Problem>> {
+    let text = read(path)?;
+    let look = consign_config::first_look(path, &text).map_err(|problem| vec![problem])?;
+    let wanted: Vec<String> = look
+        .connectors
+        .iter()
+        .chain(&look.functions)
+        .map(|named| named.name.to_string())
+        .collect();
+    let searched: Vec<String> = look
+        .plugin_folders
+        .iter()
+        .map(|folder| folder.display().to_string())
+        .collect();
+    let lock = path
+        .parent()
+        .map(|folder| folder.join("plugins.lock"))
+        .filter(|lock| lock.exists());
+    // With nothing wanted the loader would load every plugin it finds.
+    let plugins = if wanted.is_empty() {
+        Plugins::none()
+    } else {
+        let options = LoadOptions {
+            folders: look.plugin_folders.clone(),
+            wanted,
+            lock,
+            cache_dir: cache,
+        };
+        Plugins::load(&options).map_err(|error| {
+            let place = consign_config::Place {
+                file: path.display().to_string().into(),
+                line: 1,
+                column: 1,
+            };
+            error
+                .refusals()
+                .iter()
+                .map(|refusal| Problem::error(&place, refusal.code, refusal.message.clone()))
+                .collect::<Vec<_>>()
+        })?
+    };
+    let manifests = plugins
+        .manifests()
+        .iter()
+        .map(|manifest| (**manifest).clone())
+        .collect();
+    let catalog = Catalog::new(manifests, searched);
+    let config = consign_config::parse(path, &text, &catalog)?;
+    let (config, unset_secrets) = config.with_secrets(environment);
+    let mut problems = Vec::new();
+    let mut warnings = config.warnings.clone();
+    let mut adapters = Vec::new();
+    for adapter in &config.adapters {
+        match Program::compile(adapter) {
+            Ok(program) => match promises::adapter(&config, adapter, program, &plugins) {
+                Ok((plan, mut notes)) => {
+                    warnings.append(&mut notes);
+                    adapters.push(plan);
+                }
+                Err(mut faults) => problems.append(&mut faults),
+            },
+            Err(mut faults) => problems.append(&mut faults),
+        }
+    }
+    if problems.is_empty() {
+        Ok(Plan {
+            config,
+            plugins,
+            adapters,
+            warnings,
+            unset_secrets,
+        })
+    } else {
+        Err(problems)
+    }
+}
+
+fn read(path: &Path) -> Result<String, Vec<Problem>> {
+    std::fs::read_to_string(path).map_err(|error| {
+        let place = consign_config::Place {
+            file: path.display().to_string().into(),
+            line: 1,
+            column: 1,
+        };
+        let message = match error.kind() {
+            std::io::ErrorKind::NotFound => "there is no such file".to_owned(),
+            std::io::ErrorKind::InvalidData => "the file is not UTF-8 text".to_owned(),
+            _ => format!("cannot be read: {error}"),
+        };
+        vec![Problem::error(&place, "unreadable", message)]
+    })
+}

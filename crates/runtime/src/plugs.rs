@@ -1,0 +1,502 @@
+//! The sink side of connections: opened, probed, inspected and rebuilt as the delivery machine asks.
+//!
+//! An instance lives from a successful open until it is fenced; what it still says afterwards is
+//! counted by the loader and ignored. A sink that cannot be opened fails its own target, not the
+//! connection.
+
+use crate::engine::Body;
+use crate::events::Events;
+use crate::lanes::Lanes;
+use consign_delivery::{
+    Advice, Applied, ConnectionId, Detail, Input, LaneId, Outcome, ProbeFailure, RequestId, Scope,
+    Send as SendBatch, SettleResult, Verdict as MachineVerdict,
+};
+use consign_ledger::{Code, Event};
+use consign_loader::{
+    Answer, AnswerEnd, BatchBuilder, Connection, Failure, FailureKind, Names, OpenConnection,
+    Plugins, SinkHandle, WriteBatch, WriteParts,
+};
+use consign_manifest::{Inspection, Verdict, Window};
+use consign_pipeline::StoredWrite;
+use parking_lot::Mutex;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long opening a connection or a sink may take. Longer than any sane connect timeout of a
+/// connector, so that the connector's own, better worded error comes first.
+const OPEN_DEADLINE: Duration = Duration::from_secs(60);
+/// How long an inspection may take before the destination counts as not inspected.
+const INSPECT_DEADLINE: Duration = Duration::from_secs(30);
+/// How long closing an instance may take before it is left to its fence.
+const CLOSE_DEADLINE: Duration = Duration::from_secs(10);
+
+/// One connection as configured.
+#[derive(Debug, Clone)]
+pub struct ConnectionSpec {
+    /// Its name.
+    pub name: String,
+    /// Its connector.
+    pub connector: String,
+    /// Its settings, secrets filled in.
+    pub config: Value,
+    /// How long a probe may take.
+    pub probe_timeout: Duration,
+    /// What the plugin is told.
+    pub names: Names,
+}
+
+/// One sink as configured.
+#[derive(Debug, Clone)]
+pub struct SinkSpec {
+    /// Its connection.
+    pub connection: ConnectionId,
+    /// The operation.
+    pub operation: String,
+    /// Its settings, templates replaced by slots.
+    pub config: Value,
+    /// What the plugin is told.
+    pub names: Names,
+}
+
+struct Link {
+    spec: ConnectionSpec,
+    open: Mutex<Option<Open>>,
+    // One opening at a time; held across awaits, unlike the state above.
+    opening: tokio::sync::Mutex<()>,
+}
+
+#[derive(Clone)]
+struct Open {
+    connection: Connection,
+    sinks: BTreeMap<u32, SinkHandle>,
+}
+
+/// The sink side of all connections.
+pub struct Plugs {
+    plugins: Plugins,
+    links: Vec<Link>,
+    sinks: BTreeMap<u32, SinkSpec>,
+    lanes: Arc<Lanes>,
+    events: Events,
+    inspections: Mutex<BTreeMap<u32, Inspection>>,
+}
+
+/// A request under way.
+pub struct Submission {
+    /// Stops it.
+    pub canceller: Canceller,
+    /// Ends with its answer.
+    pub answer: Pin<Box<dyn Future<Output = Answered> + Send>>,
+}
+
+/// Stops a request; the request still ends with an answer.
+#[derive(Clone)]
+pub struct Canceller(Option<consign_loader::Canceller>);
+
+impl Canceller {
+    /// Asks the plugin to stop it.
+    pub fn cancel(&self) {
+        if let Some(canceller) = &self.0 {
+            canceller.cancel();
+        }
+    }
+}
+
+/// How a request ended.
+pub enum Answered {
+    /// One outcome per write.
+    Outcomes(Vec<Outcome>),
+    /// A cancel was acknowledged: nothing of it runs any more.
+    Cancelled,
+}
+
+impl Answered {
+    /// What the machine is told.
+    #[must_use]
+    pub fn into_input(self, request: RequestId) -> Input {
+        match self {
+            Self::Outcomes(outcomes) => Input::Answered { request, outcomes },
+            Self::Cancelled => Input::CancelAcknowledged {
+                request,
+                applied: Applied::MAYBE,
+            },
+        }
+    }
+}
+
+impl Plugs {
+    /// Connections by number (their place in `links`) and sinks by lane.
+    pub fn new(
+        plugins: Plugins,
+        links: Vec<ConnectionSpec>,
+        sinks: BTreeMap<u32, SinkSpec>,
+        lanes: Arc<Lanes>,
+        events: Events,
+    ) -> Self {
+        let links = links
+            .into_iter()
+            .map(|spec| Link {
+                spec,
+                open: Mutex::new(None),
+                opening: tokio::sync::Mutex::new(()),
+            })
+            .collect();
+        Self {
+            plugins,
+            links,
+            sinks,
+            lanes,
+            events,
+            inspections: Mutex::default(),
+        }
+    }
+
+    /// The lane directory.
+    pub fn lanes(&self) -> &Lanes {
+        &self.lanes
+    }
+
+    /// The name of a connection.
+    pub fn connection_name(&self, id: ConnectionId) -> Option<&str> {
+        Some(self.link(id)?.spec.name.as_str())
+    }
+
+    /// What the last inspection of a lane's destination found.
+    pub fn inspection(&self, lane: LaneId) -> Option<Inspection> {
+        self.inspections.lock().get(&lane.0).cloned()
+    }
+
+    fn link(&self, id: ConnectionId) -> Option<&Link> {
+        self.links.get(usize::try_from(id.0).ok()?)
+    }
+
+    /// Connects where there is no live instance, then makes a cheap round trip.
+    pub async fn probe(&self, id: ConnectionId) -> Result<(), ProbeFailure> {
+        let Some(link) = self.link(id) else {
+            return Err(probe_failure(&fault(
+                "no_connection",
+                "there is no such connection",
+            )));
+        };
+        let open = self
+            .open(id, link)
+            .await
+            .map_err(|failure| probe_failure(&failure))?;
+        match open.connection.probe(link.spec.probe_timeout).await {
+            Ok(()) => Ok(()),
+            Err(failure) => {
+                if failure.hung || failure.panicked {
+                    self.drop_instance(link, failure.panicked, &failure.message);
+                }
+                Err(probe_failure(&failure))
+            }
+        }
+    }
+
+    async fn open(&self, id: ConnectionId, link: &Link) -> Result<Open, Failure> {
+        let opening = link.opening.lock().await;
+        let present = link.open.lock().clone();
+        if let Some(open) = present {
+            return Ok(open);
+        }
+        let request = OpenConnection {
+            connector: link.spec.connector.clone(),
+            config: link.spec.config.clone(),
+            names: link.spec.names.clone(),
+        };
+        let connection = self.plugins.open_connection(request, OPEN_DEADLINE).await?;
+        let mut sinks = BTreeMap::new();
+        for (lane, spec) in self.sinks.iter().filter(|(_, spec)| spec.connection == id) {
+            match open_sink(&connection, spec).await {
+                Ok(handle) => drop(sinks.insert(*lane, handle)),
+                // The lane's first request tries again and fails its target with this reason.
+                Err(failure) => tracing::warn!(
+                    connection = link.spec.name,
+                    operation = spec.operation,
+                    code = failure.code,
+                    "the sink did not open: {}",
+                    failure.message
+                ),
+            }
+        }
+        let open = Open { connection, sinks };
+        *link.open.lock() = Some(open.clone());
+        drop(opening);
+        Ok(open)
+    }
+
+    /// Fences the instance; the next probe opens a new one.
+    pub async fn rebuild(&self, id: ConnectionId) {
+        let Some(link) = self.link(id) else { return };
+        let Some(open) = link.open.lock().take() else {
+            return;
+        };
+        open.connection.fence();
+        if let Err(failure) = open.connection.close(CLOSE_DEADLINE).await {
+            tracing::debug!(
+                connection = link.spec.name,
+                "the fenced instance did not close: {}",
+                failure.message
+            );
+        }
+    }
+
+    fn drop_instance(&self, link: &Link, panicked: bool, why: &str) {
+        let taken = link.open.lock().take();
+        if let Some(open) = taken {
+            open.connection.fence();
+            if panicked {
+                let event = Event::new(Code::PluginPanicked, crate::clock::wall_unix_ms_i64())
+                    .connection(link.spec.name.clone())
+                    .message(format!(
+                        "plugin of connection {} panicked: {why}",
+                        link.spec.name
+                    ));
+                self.events.emit(event);
+            }
+        }
+    }
+
+    /// Inspects a lane's destination and remembers what was found.
+    pub async fn inspect(&self, lane: LaneId) -> (MachineVerdict, Option<u64>) {
+        let found = match self.sink(lane).await {
+            Ok((handle, _)) => handle.inspect(INSPECT_DEADLINE).await,
+            Err(failure) => Err(failure),
+        };
+        let inspection = found.unwrap_or_else(|failure| Inspection::not_inspected(failure.message));
+        let verdict = match inspection.verdict {
+            Verdict::Verified => MachineVerdict::Verified,
+            Verdict::Contradicted => MachineVerdict::Contradicted,
+            Verdict::NotInspected => MachineVerdict::NotInspected,
+        };
+        let window_ms = match inspection.window {
+            Some(Window::DurationMs(ms)) => Some(ms),
+            _ => None,
+        };
+        let before = self.inspections.lock().insert(lane.0, inspection.clone());
+        if before.as_ref() != Some(&inspection)
+            && let Some(info) = self.lanes.get(lane)
+        {
+            self.events.inspected(info, &inspection);
+        }
+        (verdict, window_ms)
+    }
+
+    async fn sink(&self, lane: LaneId) -> Result<(SinkHandle, Connection), Failure> {
+        let Some(spec) = self.sinks.get(&lane.0) else {
+            return Err(fault("no_sink", "the lane has no sink"));
+        };
+        let Some(link) = self.link(spec.connection) else {
+            return Err(fault("no_connection", "the lane has no connection"));
+        };
+        let open = self.open(spec.connection, link).await?;
+        if let Some(handle) = open.sinks.get(&lane.0) {
+            return Ok((handle.clone(), open.connection));
+        }
+        let handle = open_sink(&open.connection, spec).await?;
+        if let Some(open) = link.open.lock().as_mut() {
+            open.sinks.insert(lane.0, handle.clone());
+        }
+        Ok((handle, open.connection))
+    }
+
+    fn present(&self, lane: LaneId) -> Option<SinkHandle> {
+        let link = self.link(self.sinks.get(&lane.0)?.connection)?;
+        link.open.lock().as_ref()?.sinks.get(&lane.0).cloned()
+    }
+
+    /// Sends one batch. Never blocks.
+    pub fn submit(
+        self: &std::sync::Arc<Self>,
+        send: &SendBatch,
+        writes: &[(Body, bool)],
+    ) -> Submission {
+        let count = writes.len();
+        let deadline = Duration::from_millis(
+            send.deadline_ms
+                .saturating_sub(crate::clock::monotonic_ms()),
+        );
+        let lane = send.lane;
+        let batch = match batch_of(writes) {
+            Ok(batch) => batch,
+            Err(detail) => return answered(vec![Outcome::refused(detail); count]),
+        };
+        let plugs = std::sync::Arc::clone(self);
+        if let Some(handle) = self.present(lane) {
+            let pending = handle.submit(batch, deadline);
+            let canceller = Canceller(Some(pending.canceller()));
+            let answer = async move { plugs.answer(lane, pending.await) };
+            return Submission {
+                canceller,
+                answer: Box::pin(answer),
+            };
+        }
+        let answer = async move {
+            match plugs.sink(lane).await {
+                Ok((handle, _)) => {
+                    let answer = handle.submit(batch, deadline).await;
+                    plugs.answer(lane, answer)
+                }
+                Err(failure) => Answered::Outcomes(vec![not_open(&failure); count]),
+            }
+        };
+        Submission {
+            canceller: Canceller(None),
+            answer: Box::pin(answer),
+        }
+    }
+
+    fn answer(&self, lane: LaneId, answer: Answer) -> Answered {
+        match answer.end {
+            AnswerEnd::Aborted => return Answered::Cancelled,
+            AnswerEnd::Panicked => {
+                if let Some(link) = self
+                    .sinks
+                    .get(&lane.0)
+                    .and_then(|spec| self.link(spec.connection))
+                {
+                    let why = answer
+                        .outcomes
+                        .first()
+                        .map_or("", |outcome| outcome.message.as_str());
+                    self.drop_instance(link, true, why);
+                }
+            }
+            _ => {}
+        }
+        Answered::Outcomes(answer.outcomes.into_iter().map(outcome_of).collect())
+    }
+
+    /// Writes an event of the machine into the event log.
+    pub fn event(&self, event: consign_delivery::Event) {
+        let lane = event.lane.and_then(|lane| self.lanes.get(lane));
+        let connection = event.connection.and_then(|id| self.connection_name(id));
+        self.events.of_machine(&event, lane, connection);
+    }
+
+    /// Dependents of a settled write were dropped with it.
+    pub fn dependents_dropped(&self, lane: LaneId, seq: u64, result: SettleResult) {
+        if let Some(info) = self.lanes.get(lane) {
+            self.events.dependents_dropped(info, seq, result.name());
+        }
+    }
+
+    /// Closes every instance.
+    pub async fn close(&self) {
+        for link in &self.links {
+            let taken = link.open.lock().take();
+            let Some(open) = taken else { continue };
+            for sink in open.sinks.values() {
+                drop(sink.close(CLOSE_DEADLINE).await);
+            }
+            if let Err(failure) = open.connection.close(CLOSE_DEADLINE).await {
+                tracing::warn!(
+                    connection = link.spec.name,
+                    "did not close: {}",
+                    failure.message
+                );
+                open.connection.fence();
+            }
+        }
+    }
+}
+
+async fn open_sink(connection: &Connection, spec: &SinkSpec) -> Result<SinkHandle, Failure> {
+    connection
+        .open_sink(
+            &spec.operation,
+            spec.config.clone(),
+            spec.names.clone(),
+            OPEN_DEADLINE,
+        )
+        .await
+}
+
+fn fault(code: &str, message: &str) -> Failure {
+    Failure {
+        kind: FailureKind::Other,
+        code: code.to_owned(),
+        message: message.to_owned(),
+        hung: false,
+        panicked: false,
+    }
+}
+
+fn probe_failure(failure: &Failure) -> ProbeFailure {
+    ProbeFailure {
+        denied: failure.kind == FailureKind::Denied,
+        detail: Detail::new(failure.code.clone(), failure.message.clone()),
+    }
+}
+
+/// Nothing left the host: down where the connection is, a halt of the target where a person must act.
+fn not_open(failure: &Failure) -> Outcome {
+    let detail = Detail::new(failure.code.clone(), failure.message.clone());
+    match failure.kind {
+        FailureKind::Down => Outcome::down(detail),
+        FailureKind::Denied | FailureKind::Config => Outcome::denied(detail),
+        _ => Outcome {
+            applied: Applied::NO,
+            ..Outcome::target_failed(detail)
+        },
+    }
+}
+
+fn answered(outcomes: Vec<Outcome>) -> Submission {
+    Submission {
+        canceller: Canceller(None),
+        answer: Box::pin(async move { Answered::Outcomes(outcomes) }),
+    }
+}
+
+fn outcome_of(outcome: consign_loader::Outcome) -> Outcome {
+    let detail = (!outcome.code.is_empty() || !outcome.message.is_empty())
+        .then(|| Box::new(Detail::new(outcome.code, outcome.message)));
+    Outcome {
+        applied: Applied(outcome.applied.code()),
+        scope: Scope(outcome.scope.code()),
+        advice: Advice(outcome.advice.code()),
+        repeat: outcome.repeat,
+        after_ms: outcome.after_ms,
+        detail,
+    }
+}
+
+/// Lays the stored writes out for the boundary: one arena, one table.
+fn batch_of(writes: &[(Body, bool)]) -> Result<WriteBatch, Detail> {
+    let bytes = writes.iter().map(|(body, _)| body.stored.len()).sum();
+    let mut batch = BatchBuilder::with_capacity(writes.len(), bytes);
+    for (body, may_be_repeat) in writes {
+        let stored = StoredWrite::decode(body.stored.clone()).map_err(|error| {
+            Detail::new(
+                "stored_write",
+                format!("the stored write cannot be read: {error}"),
+            )
+        })?;
+        let parts = WriteParts {
+            key: body.key,
+            time_unix_ms: stored.time_unix_ms,
+            may_be_repeat: *may_be_repeat,
+            body: &stored.body,
+            content_type: stored.content_type.as_deref(),
+            routing_key: stored.routing_key.as_deref(),
+            traceparent: None,
+        };
+        let headers = stored
+            .headers
+            .iter()
+            .map(|(name, value)| (name.as_ref(), value.as_ref()));
+        let slots = (0_u32..).zip(stored.slots.iter().map(AsRef::as_ref));
+        batch.push(&parts, headers, slots).map_err(|_| {
+            Detail::new(
+                "batch_too_large",
+                "the batch is larger than 4 GiB; lower batch.max_bytes",
+            )
+        })?;
+    }
+    Ok(batch.finish())
+}

@@ -1,0 +1,365 @@
+//! The host as its HTTP side and the command line see it.
+
+use crate::clock;
+use crate::counters::MessageOutcome;
+use crate::engine::Snapshot;
+use crate::host::{AdapterState, Host, SourceState};
+use crate::lanes::LaneInfo;
+use crate::plan::AdapterPlan;
+use consign_buffer::Health;
+use consign_console::{
+    AdapterStatus, BufferStatus, ConnectionStatus, EventQuery, HostView, LaneStatus, Readiness,
+    RecoveryStatus, RouteStatus, Status,
+};
+use consign_delivery::{LaneId, LaneState, SettleResult};
+use consign_ledger::events::Code;
+use consign_ledger::{EventFilter, Severity};
+use consign_promise::{SendLevels, SourceFacts};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A running host, to look at.
+pub struct View {
+    host: Arc<Host>,
+}
+
+impl View {
+    /// Of this host.
+    pub fn new(host: Arc<Host>) -> Self {
+        Self { host }
+    }
+}
+
+impl HostView for View {
+    async fn status(&self) -> Status {
+        let host = &self.host;
+        let snapshot = host.engine.snapshot().await;
+        let lanes: Vec<LaneStatus> = host
+            .plugs
+            .lanes()
+            .iter()
+            .map(|(id, info)| lane(host, &snapshot, id, info))
+            .collect();
+        let adapters = host
+            .plan
+            .config
+            .adapters
+            .iter()
+            .zip(&host.plan.adapters)
+            .filter_map(|(config, plan)| {
+                Some(adapter(
+                    host,
+                    config,
+                    plan,
+                    host.adapters.get(plan.name.as_str())?,
+                ))
+            })
+            .collect::<Vec<_>>();
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            started_unix_ms: host.started_unix_ms,
+            readiness: readiness(host, &adapters, &lanes),
+            recovery: recovery(host),
+            buffer: buffer(host),
+            adapters,
+            lanes,
+            connections: connections(host, &snapshot),
+        }
+    }
+
+    async fn events(&self, query: EventQuery) -> Result<Vec<serde_json::Value>, String> {
+        let filter = EventFilter {
+            codes: match &query.code {
+                Some(code) => vec![code.parse::<Code>().map_err(|error| error.to_string())?],
+                None => Vec::new(),
+            },
+            min_level: query.level.as_deref().map(severity).transpose()?,
+            adapter: query.adapter,
+            after_id: query.after_id,
+            newest_first: query.newest_first,
+            limit: query.limit,
+            ..EventFilter::default()
+        };
+        let ledger = self.host.ledger.clone();
+        let events = tokio::task::spawn_blocking(move || ledger.events(&filter))
+            .await
+            .map_err(|error| error.to_string())?
+            .map_err(|error| error.to_string())?;
+        events
+            .iter()
+            .map(|event| serde_json::to_value(event).map_err(|error| error.to_string()))
+            .collect()
+    }
+}
+
+fn severity(word: &str) -> Result<Severity, String> {
+    [
+        Severity::Debug,
+        Severity::Info,
+        Severity::Warn,
+        Severity::Error,
+    ]
+    .into_iter()
+    .find(|severity| severity.name() == word)
+    .ok_or_else(|| format!("there is no level `{word}`; it is debug, info, warn or error"))
+}
+
+fn lane(host: &Host, snapshot: &Snapshot, id: LaneId, info: &LaneInfo) -> LaneStatus {
+    let mut status = LaneStatus {
+        id: info.id.clone(),
+        connection: info.connection.clone(),
+        operation: info.operation.clone(),
+        buffered: info.buffered,
+        state: "stopped".to_owned(),
+        ..LaneStatus::default()
+    };
+    if let Some(stats) = snapshot.lanes.get(&id.0) {
+        status.state = stats.state.name().to_owned();
+        status.in_flight = u64::from(stats.in_flight);
+        status.retrying = u64::from(stats.retrying);
+        status.ambiguous = u64::from(stats.ambiguous);
+        status.requests = stats.counts.requests;
+        status.resends = stats.counts.resends;
+        if !info.buffered {
+            status.outcomes = RESULTS
+                .iter()
+                .map(|r| (r.name().to_owned(), stats.counts.of(*r)))
+                .collect();
+            status.accepted = status.outcomes.values().sum();
+        }
+    }
+    if info.buffered
+        && let Some(stats) = host.buffer.stats(consign_buffer::LaneId(id.0))
+    {
+        status.pending = stats.pending;
+        status.pending_bytes = stats.charged_bytes;
+        status.quota_bytes = stats.quota_bytes;
+        status.spill_bytes = stats.spill_bytes;
+        status.accepted = stats.next_seq.saturating_sub(1);
+        status.outcomes = stats
+            .outcomes
+            .iter()
+            .map(|(code, count)| (result_name(*code), *count))
+            .collect();
+    }
+    status
+}
+
+const RESULTS: [SettleResult; 9] = [
+    SettleResult::Delivered,
+    SettleResult::DeliveredAsRepeat,
+    SettleResult::SentUnconfirmed,
+    SettleResult::Parked,
+    SettleResult::Skipped,
+    SettleResult::Diverted,
+    SettleResult::Purged,
+    SettleResult::Expired,
+    SettleResult::ConfirmedByOperator,
+];
+
+fn result_name(code: u8) -> String {
+    match code {
+        consign_buffer::LOST => "lost".to_owned(),
+        consign_buffer::PURGED => SettleResult::Purged.name().to_owned(),
+        _ => RESULTS
+            .iter()
+            .find(|result| result.code() == code)
+            .map_or_else(|| format!("code_{code}"), |result| result.name().to_owned()),
+    }
+}
+
+fn adapter(
+    host: &Host,
+    config: &consign_config::Adapter,
+    plan: &AdapterPlan,
+    state: &AdapterState,
+) -> AdapterStatus {
+    let (word, why) = match &*state.source.lock() {
+        SourceState::Opening => ("opening", None),
+        SourceState::Running => ("running", None),
+        SourceState::Failed(why) => ("failed", Some(why.clone())),
+        SourceState::Stopped => ("stopped", None),
+    };
+    let ledger = &state.ledger;
+    // Outcomes first: what ends while this is read is then still in process, never missing.
+    let outcomes: BTreeMap<String, u64> = MessageOutcome::ALL
+        .iter()
+        .map(|outcome| (outcome.name().to_owned(), ledger.ended(*outcome)))
+        .collect();
+    let received = ledger.received();
+    let ended: u64 = outcomes.values().sum();
+    AdapterStatus {
+        name: plan.name.clone(),
+        source: config.source.operation.to_string(),
+        state: word.to_owned(),
+        why,
+        received,
+        in_process: received.saturating_sub(ended),
+        outcomes,
+        condition_errors: state
+            .acceptor
+            .condition_errors
+            .load(std::sync::atomic::Ordering::Relaxed),
+        dropped_writes: state
+            .acceptor
+            .dropped_writes
+            .load(std::sync::atomic::Ordering::Relaxed),
+        last_progress_unix_ms: ledger.last_progress_unix_ms(),
+        routes: routes(host, config, plan),
+    }
+}
+
+fn routes(host: &Host, config: &consign_config::Adapter, plan: &AdapterPlan) -> Vec<RouteStatus> {
+    let window = config
+        .idempotency_window
+        .unwrap_or(host.plan.config.idempotency_window)
+        .as_ms();
+    let facts = SourceFacts::new(&plan.source, Some(window));
+    config
+        .routes
+        .iter()
+        .zip(&plan.routes)
+        .map(|(route, planned)| {
+            let levels = planned.promise.sends.iter().map(|send| {
+                let id = format!("{}/{}/{}", plan.name, route.name, send.send);
+                let lane = host
+                    .plugs
+                    .lanes()
+                    .iter()
+                    .find(|(_, info)| info.id == id)
+                    .map(|(lane, _)| lane);
+                let inspection = lane.and_then(|lane| host.plugs.inspection(lane));
+                let one = SendLevels::new(
+                    &send.send,
+                    &send.operation,
+                    &facts,
+                    send.resolved.clone(),
+                    inspection.as_ref(),
+                    send.require,
+                );
+                match &send.after {
+                    Some(parent) => one.after(parent),
+                    None => one,
+                }
+            });
+            let promise = consign_promise::route(levels.collect());
+            RouteStatus {
+                name: planned.name.clone(),
+                promise: promise.line(),
+                sends: promise
+                    .sends
+                    .iter()
+                    .filter_map(|send| serde_json::to_value(send).ok())
+                    .collect(),
+                lines: promise.sends.iter().flat_map(SendLevels::lines).collect(),
+            }
+        })
+        .collect()
+}
+
+fn connections(host: &Host, snapshot: &Snapshot) -> Vec<ConnectionStatus> {
+    let now = clock::monotonic_ms();
+    (0_u32..)
+        .zip(&host.plan.config.connections)
+        .filter_map(|(number, connection)| {
+            let stats = snapshot.connections.get(&number)?;
+            // A connection that only a source uses has no lanes and so no gate to speak of.
+            host.plugs
+                .lanes()
+                .iter()
+                .find(|(_, info)| info.connection == connection.name.as_str())?;
+            Some(ConnectionStatus {
+                name: connection.name.to_string(),
+                connector: connection.connector.to_string(),
+                gate: stats.gate.name().to_owned(),
+                since_ms: now.saturating_sub(stats.since_ms),
+                next_try_ms: stats.next_try_ms.map(|at| at.saturating_sub(now)),
+                in_flight: u64::from(stats.in_flight),
+                fenced: u64::from(stats.fenced),
+                interruptions: stats.interruptions,
+            })
+        })
+        .collect()
+}
+
+fn buffer(host: &Host) -> BufferStatus {
+    let totals = host.buffer.totals();
+    let (health, why) = match host.buffer.health() {
+        Health::Running => ("running", None),
+        Health::Full { why } => ("full", Some(why)),
+        Health::Failed { why } => ("failed", Some(why)),
+        Health::Closed => ("closed", None),
+    };
+    BufferStatus {
+        health: health.to_owned(),
+        why,
+        log_bytes: totals.log_bytes,
+        log_used_bytes: totals.log_used_bytes,
+        body_memory_bytes: totals.body_memory_bytes,
+        groups: totals.groups,
+        records: totals.records,
+        written_bytes: totals.written_bytes,
+        checkpoints: totals.checkpoints,
+        checkpoint_failures: totals.checkpoint_failures,
+    }
+}
+
+fn recovery(host: &Host) -> RecoveryStatus {
+    let recovery = &host.recovery;
+    RecoveryStatus {
+        unclean_exit: recovery.unclean_exit,
+        pending: recovery.lanes.iter().map(|lane| lane.pending).sum(),
+        maybe_in_flight: if recovery.unclean_exit {
+            crate::host::maybe_in_flight(&recovery.lanes)
+        } else {
+            0
+        },
+        replayed_records: recovery.replayed_records,
+        lost_writes: recovery.lost.writes,
+    }
+}
+
+/// Ready means progress: sources run, the buffer takes writes, and no lane stands still until a person acts.
+fn readiness(host: &Host, adapters: &[AdapterStatus], lanes: &[LaneStatus]) -> Readiness {
+    let mut reasons = Vec::new();
+    match host.buffer.health() {
+        Health::Running => {}
+        Health::Full { why } => reasons.push(format!("the buffer's disk is full: {why}")),
+        Health::Failed { why } => reasons.push(format!(
+            "the buffer has failed: {why}; mend the disk and restart"
+        )),
+        Health::Closed => reasons.push("the host is stopping".to_owned()),
+    }
+    for adapter in adapters.iter().filter(|adapter| adapter.state != "running") {
+        let why = adapter
+            .why
+            .as_ref()
+            .map(|why| format!(": {why}"))
+            .unwrap_or_default();
+        reasons.push(format!(
+            "the source of adapter {} is {}{why}",
+            adapter.name, adapter.state
+        ));
+    }
+    let stuck = [LaneState::HaltedOnOneWrite.name(), LaneState::Halted.name()];
+    for lane in lanes
+        .iter()
+        .filter(|lane| stuck.contains(&lane.state.as_str()))
+    {
+        reasons.push(format!(
+            "lane {} stands still ({}) with {} writes",
+            lane.id, lane.state, lane.pending
+        ));
+    }
+    for lane in lanes
+        .iter()
+        .filter(|lane| lane.buffered && lane.pending_bytes >= lane.quota_bytes)
+    {
+        reasons.push(format!("lane {} is full: its source is held back", lane.id));
+    }
+    Readiness {
+        ready: reasons.is_empty(),
+        reasons,
+    }
+}

@@ -1,0 +1,92 @@
+//! One message on its way to acceptance, and what is kept about it while it is held.
+
+use crate::counters::Entry;
+use bytes::Bytes;
+use consign_buffer::{Claim, LaneId, Origin};
+use consign_pipeline::Message;
+use std::collections::BTreeSet;
+
+/// A message in process.
+#[derive(Debug)]
+pub struct Work {
+    /// The source's number for it.
+    pub source_id: u64,
+    /// What it was charged against the source's credit.
+    pub bytes: u64,
+    /// The message itself.
+    pub message: Message,
+    /// What names it for the acceptance check.
+    pub origin: Option<Origin>,
+    /// What names it for its write keys; `None` makes them random.
+    pub key_identity: Option<Bytes>,
+    /// Messages of one group are accepted in order; a held one blocks the rest of its group.
+    pub group: Option<String>,
+    /// A position the host keeps, committed with the message.
+    pub position: Option<Bytes>,
+    /// Held so that nobody else accepts the same origin meanwhile.
+    pub claim: Option<Claim>,
+    /// Its line in the message ledger.
+    pub entry: Entry,
+    /// Monotonic milliseconds when it came in.
+    pub received_ms: u64,
+    /// What the routes made of it: evaluated and rendered once, also when it is held for long.
+    pub evaluated: Option<Evaluated>,
+    /// Direct sends (by index in the route) that accepted; not repeated while the message is held.
+    pub direct_done: BTreeSet<usize>,
+}
+
+/// What the routes made of a message.
+#[derive(Debug, Clone)]
+pub enum Evaluated {
+    /// It ends here, without writes.
+    Ends(crate::counters::MessageOutcome),
+    /// It is claimed by a route and has these writes.
+    Writes {
+        /// Index of the route.
+        route: usize,
+        /// One per send, in the route's order.
+        writes: Vec<Write>,
+    },
+    /// A template of the route could not be rendered: a delivery failure of this message.
+    Unrenderable(String),
+}
+
+/// One rendered write.
+#[derive(Debug, Clone)]
+pub struct Write {
+    /// Index of its send in the route.
+    pub send: usize,
+    /// Its write key.
+    pub key: [u8; 16],
+    /// Hash of its order key; 0 where the lane is strict or unordered.
+    pub order: u64,
+    /// Its stored form.
+    pub stored: Bytes,
+}
+
+/// Why a message could not be accepted now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Trouble {
+    /// No room, or the log has failed: the source waits or answers 503.
+    Blocked {
+        /// The full lane, when it is one.
+        lane: Option<LaneId>,
+        /// In one sentence.
+        reason: String,
+    },
+    /// It can never be accepted as it is (larger than the buffer takes).
+    Impossible(String),
+    /// A direct send, or a template, failed.
+    Failed(String),
+}
+
+impl Trouble {
+    /// In one sentence.
+    pub fn reason(&self) -> &str {
+        match self {
+            Self::Blocked { reason, .. } | Self::Impossible(reason) | Self::Failed(reason) => {
+                reason
+            }
+        }
+    }
+}
