@@ -1,5 +1,5 @@
 //! Runs the simulation over a range of seeds: `delivery-sim FIRST COUNT`, or one with its trace:
-//! `delivery-sim trace SEED`.
+//! `delivery-sim trace SEED`, or the first seed that finds each planted bug: `delivery-sim bugs`.
 
 #[path = "../tests/world/mod.rs"]
 mod world;
@@ -23,6 +23,20 @@ fn main() {
             println!("{line}");
         }
         println!("{:#?}", world.violations);
+        return;
+    }
+    if args.first().is_some_and(|arg| arg == "bugs") {
+        for bug in consign_delivery::Bug::ALL {
+            let found = (0..number(1, 400)).find_map(|seed| {
+                let world = scenario::run(seed, Some(bug), false);
+                let first = world.violations.first().cloned();
+                first.map(|what| (seed, what))
+            });
+            match found {
+                Some((seed, what)) => println!("(Bug::{bug:?}, {seed}), // {what}"),
+                None => println!("{bug:?}: NOT FOUND"),
+            }
+        }
         return;
     }
     let (first, count) = (number(0, 0), number(1, 1_000));

@@ -38,6 +38,28 @@ pub enum Bug {
     IgnoresHeldKeys,
 }
 
+impl Bug {
+    /// All of them.
+    #[cfg(feature = "planted")]
+    pub const ALL: [Self; 15] = [
+        Self::FrontierNotAwaited,
+        Self::NoteNotAwaited,
+        Self::ChargesWithoutEvidence,
+        Self::ResendsWithoutBound,
+        Self::KeyNotBusy,
+        Self::ResendsBeforeCancel,
+        Self::IgnoresWindow,
+        Self::SlotsBeforeDurable,
+        Self::ForgetsOnDown,
+        Self::NoTrials,
+        Self::NoCanary,
+        Self::SealsAnew,
+        Self::SilenceIsDelivery,
+        Self::ParksOnOutage,
+        Self::IgnoresHeldKeys,
+    ];
+}
+
 impl Delivery {
     /// Plants a bug.
     #[cfg(feature = "planted")]
