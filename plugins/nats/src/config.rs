@@ -47,8 +47,10 @@ pub struct ConnectionConfig {
 /// Publishes each message to a subject.
 ///
 /// With `jetstream: true` a write is delivered once its stream has acknowledged it; the write key is
-/// its `Nats-Msg-Id`, so the stream drops a repeat within its duplicates window. Without, the server
-/// reads the message and passes it to whoever listens at that moment: nobody confirms it.
+/// its `Nats-Msg-Id`, so the stream drops a repeat within its duplicates window. A single server
+/// acknowledges before it flushes to disk (its `sync_interval`): against a power cut a stream needs
+/// replicas or `sync: always`. Without `jetstream` the server passes the message to whoever listens at
+/// that moment, and nobody confirms it.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PublishConfig {

@@ -46,7 +46,7 @@ impl Sink for Publish {
             unconfirmed: false,
             repeat: Repeat {
                 kind: RepeatKind::WriteKey,
-                condition: Some("with `jetstream`".into()),
+                condition: Some("with `jetstream: true`".into()),
                 window: Window::Words("the stream's Duplicates window (2 min by default)".into()),
             },
             key: KeyPlacement::On("header <prefix>.write-key; JetStream also Nats-Msg-Id".into()),

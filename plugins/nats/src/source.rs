@@ -37,6 +37,9 @@ const PULL_BYTES: usize = 8 << 20;
 /// host that restarts in a loop does not use up its deliveries.
 const RELEASE_DELAY: Duration = Duration::from_secs(1);
 
+/// Longest wait for the confirmation of an acknowledgement: it must not hold up a stop.
+const ACK_WAIT: Duration = Duration::from_secs(5);
+
 /// A lease is never extended more often than three times in this.
 const SHORTEST_LEASE: Duration = Duration::from_millis(300);
 
@@ -96,7 +99,7 @@ impl Source for Consume {
             incarnation,
             include_headers: &config.include_headers,
             leases: Mutex::default(),
-            request_timeout: connection.request_timeout(),
+            ack_wait: connection.request_timeout().min(ACK_WAIT),
         };
         let (deliverer, controls) = cx.split();
         let failure = tokio::select! {
@@ -265,7 +268,8 @@ struct Run<'a> {
     include_headers: &'a [String],
     /// Reply subjects of all messages that arrived and are not settled.
     leases: Mutex<HashSet<String>>,
-    request_timeout: Duration,
+    /// How long an acknowledgement may take to be confirmed.
+    ack_wait: Duration,
 }
 
 /// A message's acknowledgement subject, tied to it while the host has it.
@@ -450,7 +454,7 @@ impl Run<'_> {
         Some(async move {
             let request = Request::new()
                 .payload(kind.into())
-                .timeout(Some(self.request_timeout));
+                .timeout(Some(self.ack_wait));
             if let Err(error) = self
                 .session
                 .client

@@ -153,6 +153,25 @@ async fn an_array_is_a_row_each_under_key_and_number() {
 }
 
 #[tokio::test]
+async fn a_trigger_of_the_table_does_not_hide_a_repeat() {
+    let place = Place::new(INVOICES);
+    let sql = "CREATE TABLE arrivals (count); INSERT INTO arrivals VALUES (0);
+        CREATE TRIGGER b BEFORE INSERT ON invoices BEGIN UPDATE arrivals SET count = count + 1; END;
+        CREATE TRIGGER a AFTER INSERT ON invoices BEGIN UPDATE arrivals SET count = count + 10; END;";
+    place.reader.execute_batch(sql).unwrap();
+    let sink = place.sink(keyed()).await;
+    assert_eq!(
+        send_one(&sink, r#"{"invoice":7}"#).await,
+        Outcome::delivered()
+    );
+    assert_eq!(
+        send_one(&sink, r#"{"invoice":7}"#).await,
+        Outcome::delivered_repeat()
+    );
+    assert_eq!(place.one::<i64>("SELECT count FROM arrivals"), 12);
+}
+
+#[tokio::test]
 async fn without_a_unique_index_a_repeat_is_a_copy_and_inspection_says_so() {
     let place = Place::new("CREATE TABLE invoices (write_key TEXT, invoice INTEGER)");
     let sink = place.sink(keyed()).await;
@@ -455,6 +474,22 @@ async fn a_write_given_up_at_its_deadline_does_not_land_later() {
     );
     place.reader.execute_batch("ROLLBACK").unwrap();
     // The next write runs after the one that was given up.
+    assert_eq!(
+        send(&sink, [write_of(2, r#"{"invoice":2}"#)]).await,
+        [Outcome::delivered()]
+    );
+    assert_eq!(place.count(), 1);
+}
+
+#[tokio::test]
+async fn a_long_transaction_given_up_half_way_is_rolled_back() {
+    let place = Place::new(INVOICES);
+    let sink = place.sink(keyed()).await;
+    let rows = vec![r#"{"invoice":1}"#; 100_000].join(",");
+    let batch = testing::batch([write_of(1, format!("[{rows}]"))]);
+    // Long enough to read the body and to start inserting, too short for all rows.
+    let outcomes = testing::write_within(&sink, &batch, Duration::from_millis(150)).await;
+    assert_eq!(outcomes[0].code(), "deadline");
     assert_eq!(
         send(&sink, [write_of(2, r#"{"invoice":2}"#)]).await,
         [Outcome::delivered()]
