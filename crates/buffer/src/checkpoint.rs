@@ -271,6 +271,7 @@ pub(crate) fn decode(payload: &[u8], state: &mut State) -> Option<(LogPoint, u32
     charge_spilled(state);
     // A checkpoint is made while a run is going.
     state.clean = false;
+    state.run_epoch = epoch;
     take.is_empty().then_some((point, epoch))
 }
 

@@ -188,6 +188,10 @@ impl Core {
             self.put(&mut group, mark);
             self.write_group(group);
         }
+        if self.stalled.is_some() && !self.failed {
+            // No space to write even that. It is tried again, and another mark after it does no harm.
+            return false;
+        }
         let result = match (self.failed, fits) {
             (true, _) => Err(self.stop_reason()),
             (false, false) => Err(BufferError::Failed(
@@ -206,7 +210,13 @@ impl Core {
 
     /// Whether acceptances cannot go on until a checkpoint has freed a segment.
     pub(crate) fn blocked(&self) -> bool {
-        self.log.free_slots() == 0 || self.stalled.is_some()
+        self.log.free_slots() < self.reserve_slots() || self.stalled.is_some()
+    }
+
+    /// Segments kept for settlements, parks and frontiers: a quarter of the log. A settlement takes a fraction of
+    /// what its write took, so this outlasts what the other three quarters can hold.
+    pub(crate) fn reserve_slots(&self) -> usize {
+        (self.log.slots.len() / 4).max(1)
     }
 
     /// The log failed. Nothing is tried again in this run: what a failed flush left behind is unknowable.
@@ -489,7 +499,7 @@ impl Core {
         // The youngest quarter of the log is left alone: most of its writes settle before they would be copied.
         let keep = (slots / 4) as u64;
         if self.log.free_slots() <= slots / 2 || self.checkpoint_wanted {
-            let all = self.checkpoint_wanted || self.log.free_slots() <= 1;
+            let all = self.checkpoint_wanted || self.log.free_slots() <= self.reserve_slots();
             let cut = if all {
                 active
             } else {

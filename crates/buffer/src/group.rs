@@ -242,11 +242,11 @@ impl Core {
 
     /// Whether a record of this size may join the group. Begins the next segment when the group is empty and it must.
     ///
-    /// The last free segment is the reserve: an acceptance may neither begin it nor go on when there is none, so that
+    /// The last free segments are the reserve: an acceptance may neither begin one nor go on when one is used, so that
     /// settlements, parks and frontiers have room while the disk is full.
     fn make_room(&mut self, group: &mut Group, size: u64, accept: bool) -> bool {
         let used = group.bytes.len() as u64;
-        if accept && self.log.free_slots() == 0 {
+        if accept && self.log.free_slots() < self.reserve_slots() {
             return false;
         }
         if used > 0 && used + size > MAX_GROUP_BYTES {
@@ -255,7 +255,7 @@ impl Core {
         if used + size <= self.log.remaining() {
             return true;
         }
-        if used > 0 || accept && self.log.free_slots() < 2 {
+        if used > 0 || accept && self.log.free_slots() <= self.reserve_slots() {
             return false;
         }
         self.rotate() && size <= self.log.remaining()

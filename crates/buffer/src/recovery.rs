@@ -16,7 +16,7 @@ use crate::items::{self, Item};
 use crate::lane::Lane;
 use crate::log::{
     FORMAT_VERSION, HeaderFound, Live, Log, LogPoint, SEGMENT_HEADER, SegmentHeader, Slot,
-    parse_header,
+    encode_header, parse_header,
 };
 use crate::planted::Planted;
 use crate::record;
@@ -128,6 +128,7 @@ pub(crate) fn open(
     let (mut slots, headers) = read_log(fs.as_ref(), &dir, &at)?;
     let mut epoch = headers.iter().map(|(h, _)| h.epoch).max().unwrap_or(0);
     let fresh = best.is_none() && headers.is_empty();
+    let state_is_new = decoded.is_none();
     let mut point = LogPoint {
         segment: 1,
         offset: SEGMENT_HEADER,
@@ -203,6 +204,7 @@ pub(crate) fn open(
         ));
     }
     let mut offset = SEGMENT_HEADER;
+    let mut tail = Vec::new();
     for (i, segment) in live.iter().enumerate() {
         let next = live.get(i + 1).map(|l| l.header);
         let Some(slot) = slots.get(segment.slot) else {
@@ -227,6 +229,11 @@ pub(crate) fn open(
             planted,
         );
         offset = run.offset;
+        if next.is_none() {
+            let range = usize::try_from(run.group_offset).unwrap_or(0)
+                ..usize::try_from(run.offset).unwrap_or(0);
+            tail = buf.get(range).unwrap_or_default().to_vec();
+        }
         for (from, to) in damaged {
             damage = true;
             let name = format!("log-{}", segment.header.number);
@@ -257,6 +264,16 @@ pub(crate) fn open(
     } else {
         run.max_epoch + 1
     };
+
+    // What was read may be in the system's cache alone: its flush failed, and no later flush would write it. So what
+    // the last run wrote last is written again before anything is built on it.
+    rewrite_tail(&live, &mut slots, run.group_offset, &tail)
+        .map_err(at.io("writing again in", &dir))?;
+    if let Some((_, _, payload)) = best.as_ref().filter(|_| !state_is_new) {
+        slots_of_checkpoint
+            .write(payload)
+            .map_err(at.io("writing the checkpoint again in", &dir))?;
+    }
 
     // Ready to write again.
     make_slots(
@@ -340,6 +357,19 @@ pub(crate) fn open(
     };
     drop(state);
     Ok((core, recovery))
+}
+
+/// Writes the newest segment's header and its last group once more.
+fn rewrite_tail(live: &[Live], slots: &mut [Slot], offset: u64, tail: &[u8]) -> io::Result<()> {
+    let Some(last) = live.last() else {
+        return Ok(());
+    };
+    let Some(slot) = slots.get_mut(last.slot) else {
+        return Ok(());
+    };
+    write_all_at(slot.file.as_mut(), &encode_header(&last.header), 0)?;
+    write_all_at(slot.file.as_mut(), tail, offset)?;
+    slot.file.sync()
 }
 
 /// Makes the run's first record durable, in a new segment after damage.
@@ -457,7 +487,6 @@ fn make_slots(
     at: &At<'_>,
 ) -> Result<(), OpenError> {
     let wanted = options.log_segments as usize;
-    let mut changed = false;
     for slot in 0..slots.len().max(wanted) {
         let path = Log::path(dir, slot);
         let busy = live.iter().any(|l| l.slot == slot);
@@ -465,7 +494,6 @@ fn make_slots(
         if busy || (right && slot < wanted) {
             continue;
         }
-        changed = true;
         if slot >= wanted {
             match fs.remove(&path) {
                 Err(e) if e.kind() != io::ErrorKind::NotFound => {
@@ -487,16 +515,19 @@ fn make_slots(
             None => slots.push(made),
         }
     }
-    if changed {
-        let folder = dir.join("log");
+    // Every time: the attempt that made a name may have ended before it was durable.
+    for folder in [
+        dir.join("log"),
+        dir.join("lanes"),
+        dir.join("keys"),
+        dir.to_path_buf(),
+    ] {
         fs.sync_dir(&folder)
             .map_err(at.io("flushing the folder", &folder))?;
-        fs.sync_dir(dir)
-            .map_err(at.io("flushing the folder", dir))?;
-        if let Some(parent) = dir.parent().filter(|p| !p.as_os_str().is_empty()) {
-            fs.sync_dir(parent)
-                .map_err(at.io("flushing the folder", parent))?;
-        }
+    }
+    if let Some(parent) = dir.parent().filter(|p| !p.as_os_str().is_empty()) {
+        fs.sync_dir(parent)
+            .map_err(at.io("flushing the folder", parent))?;
     }
     Ok(())
 }

@@ -26,6 +26,8 @@ pub(crate) struct Replayed {
     pub(crate) max_epoch: u32,
     /// Where the segment's believed records end.
     pub(crate) offset: u64,
+    /// Where the last group in it begins: the only one whose flush may have failed.
+    pub(crate) group_offset: u64,
     pub(crate) replayed: u64,
     pub(crate) torn_bytes: u64,
 }
@@ -58,6 +60,7 @@ pub(crate) fn replay_segment(
         );
     }
     let mut at = usize::try_from(from).unwrap_or(usize::MAX);
+    run.group_offset = from;
     loop {
         let believed = parse(buf, at, header.salt, planted).filter(|r| {
             let stale = r.header.epoch < run.epoch && planted != Some(Planted::CutIgnoresEpoch);
@@ -82,6 +85,9 @@ pub(crate) fn replay_segment(
             continue;
         };
         run.epoch = found.header.epoch;
+        if found.header.index == 0 {
+            run.group_offset = at as u64;
+        }
         run.max_epoch = run.max_epoch.max(found.header.epoch);
         run.expected += 1;
         run.replayed += 1;

@@ -28,6 +28,8 @@ pub(crate) struct State {
     pub(crate) positions: BTreeMap<String, Bytes>,
     /// The last record of a run that closed properly was seen.
     pub(crate) clean: bool,
+    /// The owner epoch of the newest run seen.
+    pub(crate) run_epoch: u32,
     pub(crate) body_bytes: u64,
     pub(crate) body_budget: u64,
     pub(crate) entries: usize,
@@ -62,6 +64,7 @@ impl State {
             scope_numbers: HashMap::new(),
             positions: BTreeMap::new(),
             clean: true,
+            run_epoch: 0,
             body_bytes: 0,
             body_budget,
             entries: 0,
@@ -207,7 +210,7 @@ impl State {
                 } => self.scope_mut(scope).remember(&origin, at_unix_ms),
                 Item::Scope { number, id } => self.name_scope(number, id),
                 Item::Lane { number, id } => self.name_lane(number, id),
-                Item::Session { .. } => self.begin_session(),
+                Item::Session { epoch, .. } => self.begin_session(epoch),
                 Item::Clean => self.clean = true,
                 Item::Purge { lane, through } => self.purge(lane, through),
                 Item::Lost {
@@ -382,12 +385,15 @@ impl State {
     }
 
     /// What a new run does to the lanes of the last one.
-    fn begin_session(&mut self) {
-        if !self.clean {
+    ///
+    /// A checkpoint may know the run already and have frontiers of it, which say nothing about the run before.
+    fn begin_session(&mut self, epoch: u32) {
+        if !self.clean && epoch > self.run_epoch {
             for lane in &mut self.lanes {
                 lane.maybe_through = lane.maybe_through.max(lane.frontier);
             }
         }
+        self.run_epoch = self.run_epoch.max(epoch);
         self.clean = false;
     }
 
