@@ -71,7 +71,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Elf, ElfError> {
         (Some(2), Some(1)) => {}
         (Some(_), Some(_)) => {
             return Err(ElfError::OtherKind(
-                "not a 64-bit little-endian library".to_owned(),
+                "a 32-bit or big-endian library and not a 64-bit little-endian one".to_owned(),
             ));
         }
         _ => return Err(damaged("it ends inside the ELF header")),
@@ -81,7 +81,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Elf, ElfError> {
     let machine = header.e_machine(endian);
     if machine != MACHINE.1 {
         return Err(ElfError::OtherKind(format!(
-            "for {} and not for {}",
+            "a library for {} and not for {}",
             machine_name(machine),
             MACHINE.0
         )));
