@@ -74,8 +74,6 @@ impl Delivery {
         let kind = lane.cfg.batch.kind;
         let mut trial = None;
         for seq in &request.seqs {
-            lane.set_phase(*seq, Phase::Ready);
-            lane.set_busy(*seq, false);
             if lane.trial == Some(*seq) {
                 lane.trial = None;
                 trial = Some(*seq);
@@ -166,6 +164,7 @@ impl Delivery {
                 _ => continue,
             };
             delivered |= result != SettleResult::SentUnconfirmed;
+            self.land(ended.lane, *seq);
             self.settle(ended.lane, *seq, result, Dependents::Release);
         }
         if delivered {
@@ -219,6 +218,14 @@ impl Delivery {
         }
     }
 
+    /// A write is on its way no longer.
+    fn land(&mut self, id: LaneId, seq: u64) {
+        if let Some(lane) = self.lanes.get_mut(&id) {
+            lane.set_phase(seq, Phase::Ready);
+            lane.set_busy(seq, false);
+        }
+    }
+
     /// Reacts to one failure.
     fn fail(
         &mut self,
@@ -230,6 +237,8 @@ impl Delivery {
     ) {
         let id = ended.lane;
         let maybe = outcome.is_maybe();
+        // One by one: until its own answer is looked at, a write counts as on its way.
+        self.land(id, seq);
         let Some(lane) = self.lanes.get_mut(&id) else {
             return;
         };
@@ -442,9 +451,18 @@ impl Delivery {
 
     /// A refused atomic batch goes again in halves; a sealed one only if no attempt was maybe.
     fn split(&mut self, id: LaneId, seqs: &[u64]) {
+        for seq in seqs {
+            self.land(id, *seq);
+        }
         let Some(lane) = self.lanes.get_mut(&id) else {
             return;
         };
+        // What a careless sink answered otherwise has left the lane by now.
+        let seqs: Vec<u64> = seqs
+            .iter()
+            .copied()
+            .filter(|seq| lane.writes.contains_key(seq))
+            .collect();
         let sealed = lane.cfg.batch.sealed;
         let any_maybe = seqs
             .iter()
@@ -452,7 +470,7 @@ impl Delivery {
             .any(|write| write.is_maybe());
         if sealed && any_maybe {
             for seq in seqs {
-                self.finish(id, *seq, ParkReason::MayHaveLanded);
+                self.finish(id, seq, ParkReason::MayHaveLanded);
             }
             return;
         }
@@ -462,7 +480,11 @@ impl Delivery {
             let Some(head) = part.first().copied() else {
                 continue;
             };
-            let number = crate::batch::sealed_number(head, part.len());
+            let generation = lane
+                .writes
+                .get(&head)
+                .map_or(0, |write| write.note.seal_generation());
+            let number = crate::batch::sealed_number(head, generation, part.len());
             for seq in part {
                 let Some(write) = lane.writes.get_mut(seq) else {
                     continue;

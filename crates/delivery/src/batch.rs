@@ -179,11 +179,11 @@ impl Builder {
     }
 }
 
-/// Number of a sealed batch that begins with `first` and holds `len` writes: distinct for its
-/// halves, and growing along the lane.
-pub(crate) fn sealed_number(first: u64, len: usize) -> u64 {
+/// Number of a sealed batch that begins with `first`, holds `len` writes and is of this
+/// generation: distinct for its halves and for a batch sealed anew, and growing along the lane.
+pub(crate) fn sealed_number(first: u64, generation: u32, len: usize) -> u64 {
     let len = u64::try_from(len).unwrap_or(SEALED_MAX).min(SEALED_MAX);
-    first.saturating_mul(1 << 16) | len
+    first.saturating_mul(1 << 20) | u64::from(generation & 0xf) << 16 | len
 }
 
 /// Writes in a sealed batch at most: its number holds the length in 16 bits.
@@ -192,4 +192,22 @@ pub(crate) const SEALED_MAX: u64 = u16::MAX as u64;
 /// How many writes the sealed batch of this number holds.
 pub(crate) fn sealed_len(number: u64) -> usize {
     usize::try_from(number & SEALED_MAX).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sealed_numbers_tell_halves_and_generations_apart_and_grow() {
+        let whole = sealed_number(7, 0, 8);
+        assert_eq!(sealed_len(whole), 8);
+        let others = [
+            sealed_number(7, 0, 4),
+            sealed_number(11, 0, 4),
+            sealed_number(7, 1, 8),
+        ];
+        assert!(others.iter().all(|number| *number != whole));
+        assert!(sealed_number(15, 0, 1) > sealed_number(14, 15, 65_535));
+    }
 }

@@ -27,6 +27,7 @@ impl Delivery {
             return;
         }
         lane.fetching = false;
+        lane.needs_more = false;
         if std::mem::take(&mut lane.stale_fetch) {
             lane.more = true;
             self.touch(id);

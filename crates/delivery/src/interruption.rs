@@ -200,7 +200,7 @@ impl Delivery {
         let Some(lane) = self.lanes.get_mut(&id) else {
             return;
         };
-        let went_back = lane.clock_went_back;
+        let (went_back, volatile) = (lane.clock_went_back, lane.is_volatile());
         let Some(write) = lane.writes.get_mut(&seq) else {
             return;
         };
@@ -219,14 +219,14 @@ impl Delivery {
         write.note.first_maybe_unix_ms = since;
         let ambiguous = write.note.has(WriteNote::AMBIGUOUS);
         let mut changed = noted.is_none();
-        if write.note.spent_resends > 0 {
-            // Its resend was spent before the restart: the interruption may still be the same.
+        if volatile || noted.is_some() {
+            // Its resend may have been spent before the restart: the interruption may be the same.
             write.resent_in = Some(u64::MAX);
-        } else if lane
-            .writes
-            .get(&seq)
-            .is_some_and(|write| lane.repeat_now(write, now_ms) == RepeatNow::Copy)
-        {
+        }
+        let copies = lane.writes.get(&seq).is_some_and(|write| {
+            write.note.spent_resends == 0 && lane.repeat_now(write, now_ms) == RepeatNow::Copy
+        });
+        if copies {
             if let Some(write) = lane.writes.get_mut(&seq) {
                 write.note.spent_resends = 1;
             }

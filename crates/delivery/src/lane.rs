@@ -143,6 +143,8 @@ pub(crate) struct Lane {
     pub(crate) fetching: bool,
     /// More may be pending past the cursor.
     pub(crate) more: bool,
+    /// A sealed batch is not whole in the window: it is filled beyond half.
+    pub(crate) needs_more: bool,
     /// The fetch that is out began before a held key was released: its answer is void.
     pub(crate) stale_fetch: bool,
     /// `Available` came while a fetch was out.
@@ -194,6 +196,7 @@ impl Lane {
             cursor: 0,
             fetching: false,
             more: cfg.direct.is_none(),
+            needs_more: false,
             stale_fetch: false,
             news: false,
             held,
@@ -478,10 +481,10 @@ impl Lane {
         let held = u32::try_from(self.writes.len()).unwrap_or(u32::MAX);
         let limit = self.cfg.window_writes;
         // Refill at half: a fetch per write would cost more than it reads.
-        if held > limit / 2 && !self.writes.is_empty() {
-            return None;
-        }
-        if self.window_bytes > self.cfg.window_bytes / 2 && !self.writes.is_empty() {
+        let share = if self.needs_more { 1 } else { 2 };
+        let full =
+            held > limit / share || self.window_bytes > self.cfg.window_bytes / u64::from(share);
+        if full && !self.writes.is_empty() {
             return None;
         }
         Some((

@@ -31,6 +31,23 @@ impl WriteNote {
     /// It was sent alone after its batch was refused.
     pub const SPLIT: u32 = 8;
 
+    /// Where the seal's generation stands in the flags: how often the write was sealed anew.
+    const GENERATION_SHIFT: u32 = 8;
+
+    /// How often the write was sealed anew, at most 15.
+    #[must_use]
+    pub fn seal_generation(&self) -> u32 {
+        (self.flags >> Self::GENERATION_SHIFT) & 0xf
+    }
+
+    /// Takes the write out of its sealed batch: its next batch has another number.
+    pub fn unseal(&mut self) {
+        let next = (self.seal_generation() + 1).min(0xf);
+        self.sealed = 0;
+        self.flags =
+            (self.flags & !(0xf << Self::GENERATION_SHIFT)) | next << Self::GENERATION_SHIFT;
+    }
+
     /// Whether all bits of `flag` are set.
     #[must_use]
     pub fn has(&self, flag: u32) -> bool {

@@ -150,7 +150,7 @@ impl Delivery {
             } else if let Some(lane) = self.lanes.get_mut(&id) {
                 if let Some(write) = lane.writes.get_mut(&seq) {
                     write.group = 0;
-                    write.note.sealed = 0;
+                    write.note.unseal();
                 }
                 lane.mark_note(seq);
             }
@@ -160,12 +160,15 @@ impl Delivery {
 
     /// A sealed batch is not whole in the window. `true` when it never will be and was parked.
     pub(crate) fn give_up_sealed(&mut self, id: LaneId, group: u64) -> bool {
-        let Some(lane) = self.lanes.get(&id) else {
+        let Some(lane) = self.lanes.get_mut(&id) else {
             return false;
         };
-        if lane.more || lane.fetching {
+        lane.needs_more = true;
+        if lane.fetching || lane.wants_fetch().is_some() {
+            self.touch(id);
             return false;
         }
+        lane.needs_more = false;
         let members: Vec<u64> = lane
             .writes
             .iter()
@@ -183,7 +186,7 @@ impl Delivery {
             } else if let Some(lane) = self.lanes.get_mut(&id) {
                 if let Some(write) = lane.writes.get_mut(&seq) {
                     write.group = 0;
-                    write.note.sealed = 0;
+                    write.note.unseal();
                 }
                 lane.mark_note(seq);
             }

@@ -157,7 +157,11 @@ impl Delivery {
             self.send(id, seqs, group);
             return true;
         }
-        let number = sealed_number(first, seqs.len());
+        let generation = lane
+            .writes
+            .get(&first)
+            .map_or(0, |write| write.note.seal_generation());
+        let number = sealed_number(first, generation, seqs.len());
         for seq in seqs {
             if let Some(write) = lane.writes.get_mut(&seq) {
                 write.group = number;
@@ -281,6 +285,13 @@ impl Delivery {
             vec![seq]
         };
         let cap_ms = lane.cfg.policy.backoff.max_ms;
+        let mut admitted = true;
+        for other in seqs.iter().filter(|other| **other != seq) {
+            admitted &= self.admit(id, *other);
+        }
+        if !admitted {
+            return false;
+        }
         let sent = self.seal_or_send(id, seqs);
         if sent && trial {
             let at = self.now_ms.saturating_add(cap_ms);

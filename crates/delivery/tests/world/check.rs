@@ -163,10 +163,12 @@ impl World {
                 .pending
                 .range(..seq)
                 .filter(|(other, _)| self.order_of(lane, **other) == key)
-                .any(|(other, _)| {
+                .any(|(other, stored)| {
                     let id = (lane, *other);
+                    // What an exit may have cut off counts as sent once already.
+                    let cut = u32::from(stored.maybe_since_unix_ms.is_some());
                     self.failures.get(&id).copied().unwrap_or(0) >= cfg.policy.max_attempts
-                        || self.maybes.get(&id).copied().unwrap_or(0) >= 2
+                        || self.maybes.get(&id).copied().unwrap_or(0) + cut >= 2
                         || self.lane_events.contains(&(lane, EventCode::WindowPassed))
                 })
     }

@@ -77,6 +77,7 @@ pub enum Ev {
     Crash,
     Restart,
     Jump(i64),
+    Inspected(LaneId),
     Reload(u32),
     Operator(Act),
 }
@@ -345,6 +346,11 @@ impl World {
                 }
             }
             Ev::Reload(lane) => self.input(Input::RemoveLane { lane: LaneId(lane) }),
+            Ev::Inspected(lane) => self.input(Input::Inspected {
+                lane,
+                verdict: consign_delivery::Verdict::Verified,
+                window_ms: None,
+            }),
             Ev::Jump(by) => self.wall_shift += by,
             Ev::Operator(act) => self.input(Input::Operator(act)),
         }
@@ -549,11 +555,10 @@ impl World {
                 let at = self.now + self.rng.between(1, 2_000);
                 self.later(at, Ev::Rebuilt(connection.0));
             }
-            Output::Inspect { lane } => self.input(Input::Inspected {
-                lane,
-                verdict: consign_delivery::Verdict::Verified,
-                window_ms: None,
-            }),
+            Output::Inspect { lane } => {
+                let at = self.now + self.rng.between(0, 50);
+                self.later(at, Ev::Inspected(lane));
+            }
             Output::AskHandler { lane, seq, .. } => {
                 let at = self.now + self.rng.between(1, 100);
                 self.later(at, Ev::Decided { lane: lane.0, seq });
