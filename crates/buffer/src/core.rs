@@ -18,7 +18,7 @@ use crate::job::Job;
 use crate::log::{Log, LogPoint};
 use crate::planted::Planted;
 use crate::shared::{AcceptOp, Answer, Op, Shared};
-use crate::state::Applied;
+use crate::state::{Applied, Books};
 
 /// The most bytes one group holds: beyond it, waiting longer costs more than another flush.
 pub(crate) const MAX_GROUP_BYTES: u64 = 4 << 20;
@@ -429,13 +429,17 @@ impl Core {
         lane: u32,
         file: u64,
         ranges: Vec<(u64, u64)>,
-        charge: u64,
-        physical: u64,
+        books: Books,
         held: Held,
     ) {
         if ranges.is_empty() {
             return;
         }
+        let Books {
+            writes,
+            charge,
+            physical,
+        } = books;
         let mut payload = Vec::new();
         items::put_item(
             &mut payload,
@@ -443,6 +447,7 @@ impl Core {
                 lane,
                 file,
                 ranges,
+                writes,
                 charge,
                 physical,
                 held,

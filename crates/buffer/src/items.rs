@@ -173,6 +173,7 @@ pub(crate) enum Item<'a> {
         lane: u32,
         file: u64,
         ranges: Vec<(u64, u64)>,
+        writes: u64,
         charge: u64,
         physical: u64,
         held: Held,
@@ -294,6 +295,7 @@ pub(crate) fn put_item(out: &mut Vec<u8>, item: &Item<'_>) {
             lane,
             file,
             ranges,
+            writes,
             charge,
             physical,
             held,
@@ -301,6 +303,7 @@ pub(crate) fn put_item(out: &mut Vec<u8>, item: &Item<'_>) {
             out.put_u8(LOST);
             out.put_u32(*lane);
             out.put_u64(*file);
+            out.put_u64(*writes);
             out.put_u64(*charge);
             out.put_u64(*physical);
             put_held(out, held);
@@ -452,8 +455,8 @@ pub(crate) fn parse<'a>(payload: &'a [u8], numbers: &[u64]) -> Option<Vec<Item<'
                 through: take.u64()?,
             },
             LOST => {
-                let (lane, file, charge, physical) =
-                    (take.u32()?, take.u64()?, take.u64()?, take.u64()?);
+                let (lane, file) = (take.u32()?, take.u64()?);
+                let (writes, charge, physical) = (take.u64()?, take.u64()?, take.u64()?);
                 let held = take_held(&mut take)?;
                 let n = take.u32()?;
                 let ranges = (0..n)
@@ -463,6 +466,7 @@ pub(crate) fn parse<'a>(payload: &'a [u8], numbers: &[u64]) -> Option<Vec<Item<'
                     lane,
                     file,
                     ranges,
+                    writes,
                     charge,
                     physical,
                     held,

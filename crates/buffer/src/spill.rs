@@ -17,6 +17,7 @@ use crate::lane::SpillFile;
 use crate::log::FORMAT_VERSION;
 use crate::planted::Planted;
 use crate::record;
+use crate::state::Books;
 
 /// Bytes at the front of a spill file.
 pub(crate) const FILE_HEADER: u64 = 64;
@@ -432,14 +433,12 @@ impl Core {
             }
         }
         let held: Held = rest.held.iter().map(|(l, c)| (*l, *c)).collect();
-        self.record_loss(
-            number,
-            file_number,
-            ranges,
-            rest.live_charge,
-            rest.live_physical,
-            held,
-        );
+        let books = Books {
+            writes: rest.live,
+            charge: rest.live_charge,
+            physical: rest.live_physical,
+        };
+        self.record_loss(number, file_number, ranges, books, held);
         Ok(())
     }
 }

@@ -17,6 +17,14 @@ use crate::lane::{Entry, Lane, LogPlace, SpilledMeta};
 /// Sentences about losses kept; beyond it only the counts grow.
 const MAX_LOST_NOTES: usize = 100;
 
+/// What lost writes stood for on their file's books.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Books {
+    pub(crate) writes: u64,
+    pub(crate) charge: u64,
+    pub(crate) physical: u64,
+}
+
 #[derive(Debug)]
 pub(crate) struct State {
     /// By lane number.
@@ -217,11 +225,22 @@ impl State {
                     lane,
                     file,
                     ranges,
+                    writes,
                     charge,
                     physical,
                     held,
                 } => {
-                    self.lose_spilled(lane, file, &ranges, charge, physical, &held);
+                    self.lose_spilled(
+                        lane,
+                        file,
+                        &ranges,
+                        Books {
+                            writes,
+                            charge,
+                            physical,
+                        },
+                        &held,
+                    );
                 }
                 Item::Assigned {
                     scope,
@@ -346,8 +365,7 @@ impl State {
         number: u32,
         file: u64,
         ranges: &[(u64, u64)],
-        charge: u64,
-        physical: u64,
+        books: Books,
         held: &Held,
     ) {
         let lane = self.lane_mut(number);
@@ -360,7 +378,7 @@ impl State {
             return;
         }
         lane.count_outcome(LOST, lost);
-        lane.charged = lane.charged.saturating_sub(charge);
+        lane.charged = lane.charged.saturating_sub(books.charge);
         for &(from, to) in ranges {
             let gone: Vec<u64> = lane.states.range(from..=to).map(|(s, _)| *s).collect();
             for seq in gone {
@@ -369,9 +387,11 @@ impl State {
             lane.spilled.retain(|seq, _| *seq < from || *seq > to);
         }
         if let Some(f) = lane.files.iter_mut().find(|f| f.number == file) {
-            f.take_off(lost, charge, held);
+            f.take_off(books.writes, books.charge, held);
             // The books may have said more about the file than its charges do.
-            let more = physical.saturating_sub(crate::lane::physical(charge, held));
+            let more = books
+                .physical
+                .saturating_sub(crate::lane::physical(books.charge, held));
             f.live_physical = f.live_physical.saturating_sub(more);
         }
         let sentence = format!(

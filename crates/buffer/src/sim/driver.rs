@@ -676,7 +676,14 @@ impl World {
                 }
             }
         }
-        self.check_all(how)?;
+        if let Err(why) = self.check_all(how) {
+            return Err(format!(
+                "{why} (flips: {}, {how:?})\n{}",
+                self.flip,
+                self.describe()
+            ));
+        }
+
         self.claim_lanes()?;
         self.fs.set_odds(self.odds);
         Ok(())

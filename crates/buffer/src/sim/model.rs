@@ -146,9 +146,14 @@ impl Model {
             .unwrap_or_default();
         self.set(id, Status::Gone);
         for child in children {
-            if release {
+            // A dependent that went on before this became known stays what it is.
+            let held = self
+                .writes
+                .get(&child)
+                .is_some_and(|w| w.status == Status::Held);
+            if release && held {
                 self.set(child, Status::Pending);
-            } else {
+            } else if !release {
                 self.forget(child);
             }
         }
@@ -201,6 +206,7 @@ impl Model {
         }
         self.resolve(&there)?;
         let ids: Vec<u64> = self.writes.keys().copied().collect();
+        let mut back = Vec::new();
         for id in ids {
             let present = there.get(&id);
             let Some(known) = self.writes.get_mut(&id) else {
@@ -219,8 +225,23 @@ impl Model {
                         ));
                     }
                     known.status = Status::Pending;
+                    back.push(id);
                 }
                 _ => {}
+            }
+        }
+        // A parent whose settlement was lost holds its dependents again, as far as they are not out already.
+        while let Some(id) = back.pop() {
+            for child in self
+                .writes
+                .get(&id)
+                .map(|w| w.children.clone())
+                .unwrap_or_default()
+            {
+                if !there.contains_key(&child) {
+                    self.set(child, Status::Held);
+                    back.push(child);
+                }
             }
         }
         self.check_states(&there, restarted)
