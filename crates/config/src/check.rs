@@ -164,6 +164,16 @@ impl<'s> Checker<'s> {
             }
             _ => None,
         });
+        if ok.is_none() && named.is_empty() && fitting.len() > 1 {
+            if let Some((key, value)) = self.kind_key(node, branches) {
+                let words = branches
+                    .iter()
+                    .filter_map(|b| self.constant(b, key)?.as_str());
+                let expected = one_of(words.clone());
+                let help = value.text().and_then(|text| did_you_mean(text, words));
+                return self.report(value, &Path::new(&format!("`{key}`")), &expected, help);
+            }
+        }
         let chosen = best.and_then(|best| tried.into_iter().nth(best));
         match chosen {
             Some((_, _, mut checker)) => {
@@ -177,6 +187,22 @@ impl<'s> Checker<'s> {
                 self.report(node, path, &expected, help);
             }
         }
+    }
+
+    /// The key by which branches are told apart (`type`), and what the mapping has there.
+    fn kind_key<'n>(&self, node: &'n Node, branches: &'s [Value]) -> Option<(&'n str, &'n Node)> {
+        node.entries()
+            .iter()
+            .find(|(key, _)| {
+                let told = branches.iter().filter(|b| self.constant(b, key).is_some());
+                told.count() > 1
+            })
+            .map(|(key, value)| (key.as_str(), value))
+    }
+
+    fn constant(&self, branch: &'s Value, key: &str) -> Option<&'s Value> {
+        let schema = self.followed(branch).get("properties")?.get(key)?;
+        self.followed(schema).get("const")
     }
 
     /// Whether a mapping holds the constants by which a branch is told from the others.
@@ -292,7 +318,10 @@ impl<'s> Checker<'s> {
 
     fn templates(&mut self, text: &Text, format: Option<&str>, pointer: &str, path: &Path<'_>) {
         let Some(at) = text.find("{{") else { return };
-        if format == Some(TEMPLATE_FORMAT) && text.contains("${") && !secrets::scan(text, pointer).0.is_empty() {
+        if format == Some(TEMPLATE_FORMAT)
+            && text.contains("${")
+            && !secrets::scan(text, pointer).0.is_empty()
+        {
             self.problems.push(
                 Problem::error(
                     text.place(),
@@ -391,7 +420,11 @@ impl<'s> Checker<'s> {
             self.problems.push(Problem::error(
                 &node.place,
                 "wrong_length",
-                format!("{}: expected {limit} items, got {count}", path.name),
+                format!(
+                    "{}: expected {limit} item{}, got {count}",
+                    path.name,
+                    if limit.ends_with(" 1") { "" } else { "s" }
+                ),
             ));
         }
         if let Some(schema) = schema.get("items") {

@@ -21,6 +21,11 @@ mod secrets;
 mod text;
 mod units;
 
+/// YAML as a tree with places, for other files that are read as configurations are.
+pub mod yaml {
+    pub use crate::node::{Data, Node, read};
+}
+
 pub use catalog::Catalog;
 pub use first_look::{FirstLook, NamedAt, first_look};
 pub use model::{
@@ -45,21 +50,29 @@ use std::path::Path;
 /// `source` is its text. Secrets stay placeholders ([`Config::with_secrets`]).
 ///
 /// # Errors
-/// Every fault that could be found, in the order of the file. After a YAML syntax error or a fault
-/// of structure the later checks do not run, since they would report its consequences.
+/// Every fault that could be found, in the order of the file. After a YAML syntax error nothing else
+/// is checked, and after a value of the wrong type names are not, since they would only report its
+/// consequences.
 pub fn parse(file: &Path, source: &str, catalog: &Catalog) -> Result<Config, Vec<Problem>> {
     let name = file.display().to_string();
     let (root, mut problems) = node::read(&name, source).map_err(|problem| vec![problem])?;
     check::host(&root, &mut problems);
-    if !problems.is_empty() {
-        // Faults of the plugins' settings are found all the same, so that one run shows them all.
-        rules::loose(&root, catalog, &mut problems);
-        in_order(&mut problems);
-        return Err(problems);
-    }
-    let mut config = Config::from_node(&root).map_err(|problem| vec![problem])?;
+    let mut config = match Config::from_node(&root) {
+        Ok(config) => config,
+        Err(problem) => {
+            if problems.is_empty() {
+                problems.push(problem);
+            }
+            // Faults of the plugins' settings are found all the same, so that one run shows them.
+            rules::loose(&root, catalog, &mut problems);
+            in_order(&mut problems);
+            return Err(problems);
+        }
+    };
     config.folder = file.parent().unwrap_or(Path::new("")).to_path_buf();
     rules::check(&mut config, catalog, &mut problems);
+    // What was left out has no place; that it is missing has been told where it belongs.
+    problems.retain(|problem| problem.place.is_known());
     in_order(&mut problems);
     if problems.iter().any(|p| p.severity == Severity::Error) {
         return Err(problems);

@@ -15,26 +15,34 @@ const MAX_DEPTH: usize = 64;
 
 /// A node with its place.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Node {
-    pub(crate) place: Place,
-    pub(crate) data: Data,
+pub struct Node {
+    /// Where it begins.
+    pub place: Place,
+    /// What it is.
+    pub data: Data,
 }
 
 /// What a node is.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Data {
+pub enum Data {
+    /// Nothing.
     Null,
+    /// `true` or `false`.
     Bool(bool),
     /// A number, as it was written.
     Number(String),
+    /// A text.
     String(Text),
+    /// Items in order.
     List(Vec<Node>),
+    /// Entries in order; names are unique.
     Map(Vec<(Text, Node)>),
 }
 
 impl Node {
-    /// The name of its type with an article, for messages.
-    pub(crate) fn described(&self) -> String {
+    /// What it is, with an article, for messages.
+    #[must_use]
+    pub fn described(&self) -> String {
         match &self.data {
             Data::Null => "nothing".to_owned(),
             Data::Bool(value) => format!("`{value}`"),
@@ -48,7 +56,9 @@ impl Node {
         }
     }
 
-    pub(crate) fn get(&self, key: &str) -> Option<&Self> {
+    /// The entry of a mapping with this name.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&Self> {
         self.entries()
             .iter()
             .find(|(name, _)| name == key)
@@ -56,7 +66,8 @@ impl Node {
     }
 
     /// A mapping's entries; none for every other type.
-    pub(crate) fn entries(&self) -> &[(Text, Self)] {
+    #[must_use]
+    pub fn entries(&self) -> &[(Text, Self)] {
         match &self.data {
             Data::Map(entries) => entries,
             _ => &[],
@@ -64,14 +75,17 @@ impl Node {
     }
 
     /// A list's items; none for every other type.
-    pub(crate) fn items(&self) -> &[Self] {
+    #[must_use]
+    pub fn items(&self) -> &[Self] {
         match &self.data {
             Data::List(items) => items,
             _ => &[],
         }
     }
 
-    pub(crate) fn text(&self) -> Option<&Text> {
+    /// The text, if it is one.
+    #[must_use]
+    pub fn text(&self) -> Option<&Text> {
         match &self.data {
             Data::String(text) => Some(text),
             _ => None,
@@ -79,7 +93,8 @@ impl Node {
     }
 
     /// The node as a JSON value. Numbers that JSON cannot hold (`.inf`) become text.
-    pub(crate) fn to_json(&self) -> Value {
+    #[must_use]
+    pub fn to_json(&self) -> Value {
         match &self.data {
             Data::Null => Value::Null,
             Data::Bool(value) => Value::Bool(*value),
@@ -148,7 +163,10 @@ fn number_to_json(number: &str) -> Value {
 
 /// Reads one YAML document. Stops at the first syntax error, since what follows one is guesswork;
 /// duplicate keys are collected.
-pub(crate) fn read(file: &str, source: &str) -> Result<(Node, Vec<Problem>), Problem> {
+///
+/// # Errors
+/// The first syntax error, or a limit that was passed.
+pub fn read(file: &str, source: &str) -> Result<(Node, Vec<Problem>), Problem> {
     Reader {
         file: Place::new(file, 1, 1),
         source_lines: source.lines().collect(),
@@ -317,7 +335,9 @@ impl<'s> Reader<'s> {
             lines.push((0, place.line, place.column + quote));
         }
         let mut from = 0;
-        for number in first.0 + 1..=first.1 {
+        // A block scalar's span begins with its first line of content.
+        let begin = first.0 + usize::from(!is_block);
+        for number in begin..=first.1 {
             let Some(line) = number.checked_sub(1).and_then(|i| self.source_lines.get(i)) else {
                 break;
             };

@@ -49,10 +49,7 @@ fn host(config: &Config, problems: &mut Vec<Problem>) {
             problems.push(Problem::error(
                 &buffer.place,
                 "out_of_range",
-                format!(
-                    "`{key}`: expected at least {}MiB, got {size}",
-                    least >> 20
-                ),
+                format!("`{key}`: expected at least {}MiB, got {size}", least >> 20),
             ));
         }
     }
@@ -62,7 +59,10 @@ fn host(config: &Config, problems: &mut Vec<Problem>) {
                 Problem::error(
                     console.listen.place(),
                     "wrong_value",
-                    format!("`listen`: expected an address and a port, got `{}`", console.listen),
+                    format!(
+                        "`listen`: expected an address and a port, got `{}`",
+                        console.listen
+                    ),
                 )
                 .help("for example `127.0.0.1:8640`, or `[::1]:8640`"),
             ),
@@ -83,7 +83,11 @@ fn host(config: &Config, problems: &mut Vec<Problem>) {
         if let Some(token) = &console.token {
             problems.extend(crate::secrets::scan(token, "").1);
             if token.is_empty() {
-                problems.push(Problem::error(token.place(), "wrong_value", "`token` is empty"));
+                problems.push(Problem::error(
+                    token.place(),
+                    "wrong_value",
+                    "`token` is empty",
+                ));
             }
         }
     }
@@ -146,7 +150,12 @@ fn check_adapter(
             handler_has_place(&send.on_failure, problems);
             if let Some(class) = &send.class {
                 if config.class(class).is_none() {
-                    unknown(class, "class", config.classes.iter().map(|c| &c.name), problems);
+                    unknown(
+                        class,
+                        "class",
+                        config.classes.iter().map(|c| &c.name),
+                        problems,
+                    );
                 }
             }
             sends::values(route, send, problems);
@@ -199,13 +208,11 @@ fn lane_names(
     });
     for (id, text) in std::iter::once((present.clone(), &send.id)).chain(former) {
         if text.as_str() != send.id.as_str() && id.split('/').count() != 3 {
-            problems.push(
-                Problem::error(
-                    text.place(),
-                    "wrong_value",
-                    format!("`formerly`: expected `adapter/route/send` or an id, got `{text}`"),
-                ),
-            );
+            problems.push(Problem::error(
+                text.place(),
+                "wrong_value",
+                format!("`formerly`: expected `adapter/route/send` or an id, got `{text}`"),
+            ));
             continue;
         }
         if let Some(other) = lanes.get(&id) {
@@ -230,14 +237,17 @@ fn former_adapters(config: &Config, problems: &mut Vec<Problem>) {
     for adapter in &config.adapters {
         for former in &adapter.formerly {
             let taken = config.adapter(former).is_some()
-                || config.adapters.iter().any(|other| {
-                    other.name != adapter.name && other.formerly.contains(former)
-                });
+                || config
+                    .adapters
+                    .iter()
+                    .any(|other| other.name != adapter.name && other.formerly.contains(former));
             if taken {
                 problems.push(Problem::error(
                     former.place(),
                     "duplicate_lane",
-                    format!("`formerly`: `{former}` is the name, or a former name, of another adapter"),
+                    format!(
+                        "`formerly`: `{former}` is the name, or a former name, of another adapter"
+                    ),
                 ));
             }
         }
@@ -273,10 +283,11 @@ fn unknown<'a>(
     problems: &mut Vec<Problem>,
 ) {
     let known: Vec<&str> = known.map(Text::as_str).collect();
-    let help = did_you_mean(name, known.iter().copied()).unwrap_or_else(|| match known.as_slice() {
-        [] => format!("there is no {what} in this configuration"),
-        known => format!("known: {}", one_of(known.iter().copied())),
-    });
+    let help =
+        did_you_mean(name, known.iter().copied()).unwrap_or_else(|| match known.as_slice() {
+            [] => format!("there is no {what} in this configuration"),
+            known => format!("known: {}", one_of(known.iter().copied())),
+        });
     problems.push(
         Problem::error(
             name.place(),
@@ -316,7 +327,7 @@ fn name(name: &Text, what: &str, problems: &mut Vec<Problem>) {
         Problem::error(
             name.place(),
             "wrong_name",
-            format!("`{name}` cannot be the name of a {what}"),
+            format!("`{name}` is not a valid {what} name"),
         )
         .help(format!(
             "a name has letters a-z, A-Z, digits, `_`, `-` and `.`, begins with a letter, digit or `_`, and has at most {MAX_NAME_BYTES} characters"

@@ -42,7 +42,7 @@ impl Text {
         &self.value
     }
 
-    /// Where it begins; for quoted and block scalars this is the quote or the `|`.
+    /// Where it begins; for a quoted one this is the quote, for a block its first line.
     #[must_use]
     pub fn place(&self) -> &Place {
         &self.place

@@ -28,7 +28,10 @@ fn wrong_types_all_at_once() {
         .replace("max_in_flight: 8", "max_in_flight: 0")
         .replace("when: '(to_int(.body.amount) ?? 0) > 0'", "when: true")
         .replace("servers: [\"nats://127.0.0.1:4222\"]", "servers: []")
-        .replace("transforms:\n          - vrl:", "transforms:\n          - vrll:");
+        .replace(
+            "transforms:\n          - vrl:",
+            "transforms:\n          - vrll:",
+        );
     assert_snapshot!(told(&source));
 }
 
@@ -61,7 +64,9 @@ fn an_empty_file_is_an_empty_host() {
 
 #[test]
 fn duplicate_adapter_names() {
-    assert_snapshot!(told("adapters:\n  payments: {}\n  orders: {}\n  payments: {}\n"));
+    assert_snapshot!(told(
+        "adapters:\n  payments: {}\n  orders: {}\n  payments: {}\n"
+    ));
 }
 
 #[test]
@@ -80,8 +85,14 @@ fn a_send_after_itself() {
 
 #[test]
 fn sends_in_a_circle() {
-    let send = |id: &str, after: &str| format!("          - {{ id: {id}, after: {after}, {} }}\n", PUBLISH.replace('\n', ", "));
-    let source = with_sends(&(send("a", "b") + &send("b", "c") + &send("c", "b") + &send("d", "e")));
+    let send = |id: &str, after: &str| {
+        format!(
+            "          - {{ id: {id}, after: {after}, {} }}\n",
+            PUBLISH.replace('\n', ", ")
+        )
+    };
+    let source =
+        with_sends(&(send("a", "b") + &send("b", "c") + &send("c", "b") + &send("d", "e")));
     assert_snapshot!(told(&source));
 }
 
@@ -112,13 +123,18 @@ fn unknown_names() {
 
 #[test]
 fn unknown_connector_names_the_folders() {
-    assert_snapshot!(told("connections:\n  a: { connector: kafka }\n  b: { connector: natz, config: { servers: [a] } }\n"));
+    assert_snapshot!(told(
+        "connections:\n  a: { connector: kafka }\n  b: { connector: natz, config: { servers: [a] } }\n"
+    ));
 }
 
 #[test]
 fn operations_of_the_wrong_kind_or_connector() {
     let source = EXAMPLE
-        .replace("operation: http.receive, config: { path: /payments }", "operation: nats.consume")
+        .replace(
+            "operation: http.receive, config: { path: /payments }",
+            "operation: nats.consume",
+        )
         .replace("operation: nats.publish", "operation: nats.consume");
     assert_snapshot!(told(&source));
 }
@@ -127,7 +143,10 @@ fn operations_of_the_wrong_kind_or_connector() {
 fn templates_and_secrets_where_they_may_not_be() {
     let source = EXAMPLE
         .replace("table: invoices", "table: \"t_{{ .body.x }}\"")
-        .replace("receipts.{{ .body.invoice }}", "${env:PREFIX}.{{ .body.invoice }}")
+        .replace(
+            "receipts.{{ .body.invoice }}",
+            "${env:PREFIX}.{{ .body.invoice }}",
+        )
         .replace("path: ./ledger.db", "path: \"${vault:x}\"")
         .replace("listen: \"127.0.0.1:8080\"", "listen: \"${env:\"");
     assert_snapshot!(told(&source));
@@ -135,7 +154,9 @@ fn templates_and_secrets_where_they_may_not_be() {
 
 #[test]
 fn tagged_settings_are_judged_by_their_kind() {
-    let source = |auth: &str| format!("connections:\n  a: {{ connector: http, config: {{ listen: x, auth: {auth} }} }}\n");
+    let source = |auth: &str| {
+        format!("connections:\n  a: {{ connector: http, config: {{ listen: x, auth: {auth} }} }}\n")
+    };
     assert_snapshot!(told(&source("{ type: bearer, tokn: x }")));
     assert_snapshot!(told(&source("{ type: kerberos }")));
     assert_snapshot!(told(&source("none")));
@@ -209,10 +230,18 @@ fn what_unfolds_without_end_is_refused() {
         bomb.push_str(&format!("a{i}: &a{i} [{}]\n", vec![before; 10].join(", ")));
     }
     let begun = std::time::Instant::now();
-    assert!(told(&bomb).contains("more than 2000000 values"), "{}", told(&bomb).len());
+    assert!(
+        told(&bomb).contains("more than 2000000 values"),
+        "{}",
+        told(&bomb).len()
+    );
     assert!(begun.elapsed().as_secs() < 20);
     let deep = format!("a: {}{}", "[".repeat(200), "]".repeat(200));
-    assert!(told(&deep).contains("nested more than 64 levels"), "{}", told(&deep));
+    assert!(
+        told(&deep).contains("nested more than 64 levels"),
+        "{}",
+        told(&deep)
+    );
     let deep: String = (0..250).map(|i| format!("{}a:\n", " ".repeat(i))).collect();
     assert!(told(&deep).contains("nested"), "{}", told(&deep));
 }

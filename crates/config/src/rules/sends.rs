@@ -18,7 +18,11 @@ pub(super) fn values(route: &Route, send: &Send, problems: &mut Vec<Problem>) {
     }
     if backoff.max < backoff.initial {
         problems.push(Problem::error(
-            if backoff.place.is_known() { &backoff.place } else { &send.place },
+            if backoff.place.is_known() {
+                &backoff.place
+            } else {
+                &send.place
+            },
             "wrong_value",
             format!(
                 "`backoff`: the longest wait ({}) is shorter than the first ({})",
@@ -171,7 +175,10 @@ fn circles(route: &Route, problems: &mut Vec<Problem>) {
                     problems.push(Problem::error(
                         next.place(),
                         "after_circle",
-                        format!("sends wait for each other in a circle: {}", shown.join(" after ")),
+                        format!(
+                            "sends wait for each other in a circle: {}",
+                            shown.join(" after ")
+                        ),
                     ));
                     told.extend(circle);
                 }

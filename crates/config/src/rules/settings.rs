@@ -5,7 +5,7 @@ use crate::catalog::kind_of;
 use crate::check::{self, Findings};
 use crate::model::{Settings, Transform};
 use crate::nearest::{did_you_mean, one_of};
-use crate::node::Node;
+use crate::node::{Data, Node};
 use crate::{Catalog, Config, Connection, Problem, Text};
 use consign_manifest::PluginKind;
 use serde_json::Value;
@@ -73,9 +73,13 @@ pub(super) fn check(config: &mut Config, catalog: &Catalog, problems: &mut Vec<P
 /// elsewhere, so that one run shows all faults. Names are checked only once the structure holds.
 pub(crate) fn loose(root: &Node, catalog: &Catalog, problems: &mut Vec<Problem>) {
     let mut one = |owner: &Node, schema: Option<&Value>, name: &str| {
-        if let (Some(settings), Some(schema)) = (owner.get("config"), schema) {
-            check::settings(settings, schema, &words_for(name), problems);
-        }
+        let Some(schema) = schema else { return };
+        let empty = Node {
+            place: owner.place.clone(),
+            data: Data::Null,
+        };
+        let settings = owner.get("config").unwrap_or(&empty);
+        check::settings(settings, schema, &words_for(name), problems);
     };
     for (_, connection) in root.get("connections").map_or(&[][..], Node::entries) {
         if let Some(name) = connection.get("connector").and_then(Node::text) {
@@ -122,7 +126,14 @@ fn connection_settings(
         return;
     };
     let place = connection.place.clone();
-    filled(&mut connection.config, &place, &connector.config_schema, name, folder, problems);
+    filled(
+        &mut connection.config,
+        &place,
+        &connector.config_schema,
+        name,
+        folder,
+        problems,
+    );
 }
 
 fn operation(
@@ -150,13 +161,20 @@ fn operation(
             .map(|o| o.id.as_str())
             .collect();
         let message = match catalog.operation(name) {
-            Some(_) => format!("the operation `{name}` is not one of the connector `{}`", connector.name),
-            None => format!("unknown operation `{name}` of the connector `{}`", connector.name),
+            Some(_) => format!(
+                "the operation `{name}` is not one of the connector `{}`",
+                connector.name
+            ),
+            None => format!(
+                "unknown operation `{name}` of the connector `{}`",
+                connector.name
+            ),
         };
-        let help = did_you_mean(name, known.iter().copied()).unwrap_or_else(|| match known.as_slice() {
-            [] => format!("this connector has no {wanted} operation"),
-            known => format!("its {wanted} operations: {}", one_of(known.iter().copied())),
-        });
+        let help =
+            did_you_mean(name, known.iter().copied()).unwrap_or_else(|| match known.as_slice() {
+                [] => format!("this connector has no {wanted} operation"),
+                known => format!("its {wanted} operations: {}", one_of(known.iter().copied())),
+            });
         problems.push(Problem::error(name.place(), "unknown_operation", message).help(help));
         return;
     };
@@ -169,7 +187,14 @@ fn operation(
         return;
     }
     let place = name.place().clone();
-    filled(settings, &place, &operation.config_schema, name, folder, problems);
+    filled(
+        settings,
+        &place,
+        &operation.config_schema,
+        name,
+        folder,
+        problems,
+    );
 }
 
 fn function(
@@ -188,7 +213,14 @@ fn function(
     match catalog.function(kind, name) {
         Some(function) => {
             let place = name.place().clone();
-            filled(settings, &place, &function.config_schema, name, folder, problems);
+            filled(
+                settings,
+                &place,
+                &function.config_schema,
+                name,
+                folder,
+                problems,
+            );
         }
         None => {
             let known: Vec<&str> = catalog.functions(kind).map(|f| f.name.as_str()).collect();
@@ -197,7 +229,13 @@ fn function(
     }
 }
 
-fn missing(name: &Text, what: &str, known: &[&str], catalog: &Catalog, problems: &mut Vec<Problem>) {
+fn missing(
+    name: &Text,
+    what: &str,
+    known: &[&str],
+    catalog: &Catalog,
+    problems: &mut Vec<Problem>,
+) {
     let searched = catalog.searched_folders();
     let help = match (did_you_mean(name, known.iter().copied()), known) {
         (Some(guess), _) => guess,

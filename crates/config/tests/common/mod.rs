@@ -44,7 +44,11 @@ fn source(id: &str, schema: Value) -> OperationManifest {
     )
 }
 
-fn operation(id: &str, config_schema: Value, declaration: OperationDeclaration) -> OperationManifest {
+fn operation(
+    id: &str,
+    config_schema: Value,
+    declaration: OperationDeclaration,
+) -> OperationManifest {
     OperationManifest {
         id: id.into(),
         title: id.into(),
@@ -92,7 +96,10 @@ pub fn catalog() -> Catalog {
             }),
             &["listen"],
         ),
-        vec![source("http.receive", closed(json!({ "path": text }), &["path"]))],
+        vec![source(
+            "http.receive",
+            closed(json!({ "path": text }), &["path"]),
+        )],
     );
     let mut http = http;
     http.connectors[0].config_schema["$defs"] = json!({
@@ -105,14 +112,34 @@ pub fn catalog() -> Catalog {
             &["servers"],
         ),
         vec![
-            sink("nats.publish", false, closed(json!({ "subject": template, "jetstream": { "type": "boolean" } }), &["subject"])),
-            source("nats.consume", closed(json!({ "stream": text }), &["stream"])),
+            sink(
+                "nats.publish",
+                false,
+                closed(
+                    json!({ "subject": template, "jetstream": { "type": "boolean" } }),
+                    &["subject"],
+                ),
+            ),
+            source(
+                "nats.consume",
+                closed(json!({ "stream": text }), &["stream"]),
+            ),
         ],
     );
     let sqlite = connector(
         "sqlite",
-        closed(json!({ "path": { "type": "string", "format": "path" } }), &["path"]),
-        vec![sink("sqlite.write", false, closed(json!({ "table": text, "write_key_column": text }), &["table"]))],
+        closed(
+            json!({ "path": { "type": "string", "format": "path" } }),
+            &["path"],
+        ),
+        vec![sink(
+            "sqlite.write",
+            false,
+            closed(
+                json!({ "table": text, "write_key_column": text }),
+                &["table"],
+            ),
+        )],
     );
     let udp = connector(
         "syslog",
@@ -201,7 +228,10 @@ adapters:
 
 /// The smallest configuration, with this in place of its only send.
 pub fn with_send(send: &str) -> String {
-    with_sends(&format!("          - {}\n", send.trim_end().replace('\n', "\n            ")))
+    with_sends(&format!(
+        "          - {}\n",
+        send.trim_end().replace('\n', "\n            ")
+    ))
 }
 
 pub fn with_sends(sends: &str) -> String {
