@@ -119,18 +119,25 @@ fn note(file: &ElfFile64<'_, Endianness>) -> Result<String, ElfError> {
     let data = section.data().map_err(damaged)?;
     // A library of several crates may hold several notes in a row; the first of ours counts.
     let mut rest = data;
-    while let Some((owner, kind, description, after)) = next_note(rest) {
-        if owner == NOTE_OWNER && kind == NOTE_TYPE {
-            let text = std::str::from_utf8(description).map_err(damaged)?;
+    while let Some(note) = next_note(rest) {
+        if note.owner == NOTE_OWNER && note.kind == NOTE_TYPE {
+            let text = std::str::from_utf8(note.description).map_err(damaged)?;
             return Ok(text.trim_end_matches('\0').to_owned());
         }
-        rest = after;
+        rest = note.after;
     }
     Err(ElfError::NoNote)
 }
 
-/// Owner, type, description and what follows.
-fn next_note(bytes: &[u8]) -> Option<(&[u8], u32, &[u8], &[u8])> {
+struct NoteParts<'a> {
+    owner: &'a [u8],
+    kind: u32,
+    description: &'a [u8],
+    after: &'a [u8],
+}
+
+/// The note at the start of `bytes`; `None` when it is not whole.
+fn next_note(bytes: &[u8]) -> Option<NoteParts<'_>> {
     let number = |at: usize| -> Option<u32> {
         let four = bytes.get(at..at.checked_add(4)?)?;
         Some(u32::from_le_bytes(four.try_into().ok()?))
@@ -144,7 +151,12 @@ fn next_note(bytes: &[u8]) -> Option<(&[u8], u32, &[u8], &[u8])> {
     let end = start.checked_add(description_bytes)?;
     let description = bytes.get(start..end)?;
     let after = bytes.get(end.checked_next_multiple_of(4)?..).unwrap_or(&[]);
-    Some((owner, kind, description, after))
+    Some(NoteParts {
+        owner,
+        kind,
+        description,
+        after,
+    })
 }
 
 fn glibc(

@@ -33,6 +33,10 @@ pub struct CompletionCounts {
 }
 
 /// How a call ended, seen from the host.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "moved once, from the plugin's thread to whoever waits; a box would cost more"
+)]
 pub(crate) enum Completion {
     Reply(Reply),
     Fenced,

@@ -28,7 +28,6 @@ impl SinkHandle {
 
     /// Hands a batch over; never blocks. Several may be in flight. The plugin drops the work at
     /// the deadline and answers aborted; the host sets no timer of its own.
-    #[must_use]
     pub fn submit(&self, batch: WriteBatch, deadline: Duration) -> PendingReply {
         let writes = batch.rows.len();
         if !self.connection.is_usable() {

@@ -1,4 +1,11 @@
 //! Every way in which a plugin is refused: one sentence, both sides, the command that mends it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "test code"
+)]
 
 mod common;
 

@@ -5,6 +5,13 @@
 //! workspace of its own under the target folder. It uses the same lock file and target folder, so
 //! only the SDK's three crates and the plugin are compiled. Its crates have versions of their own,
 //! or cargo would take them for this workspace's.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "test code"
+)]
 
 mod common;
 

@@ -1,5 +1,12 @@
 //! The plugin zoo, alive: whatever a plugin does, the host gets exactly one answer per write, an
 //! honest one, and lives.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "test code"
+)]
 
 mod common;
 

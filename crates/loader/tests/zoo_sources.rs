@@ -1,4 +1,11 @@
 //! Sources of the zoo: credits, settlements, revocation, faults and garbage.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "test code"
+)]
 
 mod common;
 

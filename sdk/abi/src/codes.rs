@@ -25,7 +25,7 @@ macro_rules! codes {
             /// Whether this build knows the number.
             #[must_use]
             pub fn is_known(code: u32) -> bool {
-                matches!(code, $($code)|*)
+                [$($code),*].contains(&code)
             }
         }
     };

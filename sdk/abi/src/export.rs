@@ -2,11 +2,14 @@
 
 use crate::vtable::{Plugin, PluginRef};
 use abi_stable::StableAbi;
-use abi_stable::abi_stability::abi_checking::check_layout_compatibility;
+use abi_stable::abi_stability::abi_checking::{
+    AbiInstability, AbiInstabilityErrors, check_layout_compatibility,
+};
 use abi_stable::library::{AbiHeaderRef, CheckTypeLayout, LibHeader, RootModule, RootModuleError};
 use abi_stable::marker_type::ErasedPrefix;
 use abi_stable::prefix_type::{PrefixRef, PrefixRefTrait, PrefixTypeTrait};
 use abi_stable::sabi_types::VersionStrings;
+use abi_stable::type_layout::TLFieldOrFunction;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 pub use abi_stable::library::RootModuleResult;
@@ -80,7 +83,7 @@ pub unsafe fn open(header: AbiHeaderRef) -> Result<PluginRef, RootError> {
     if let Err(newer) = check_layout_compatibility(ours, theirs)
         && check_layout_compatibility(theirs, ours).is_err()
     {
-        return Err(RootError::Layout(one_line(&newer.to_string())));
+        return Err(RootError::Layout(difference(&newer)));
     }
     // SAFETY: one of the two checks held, so every field both sides know has the same type at the
     // same place; fields the plugin lacks are guarded by the prefix type's accessors.
@@ -91,7 +94,43 @@ pub unsafe fn open(header: AbiHeaderRef) -> Result<PluginRef, RootError> {
 /// The header's type, for reading an exported symbol.
 pub type Header = AbiHeaderRef;
 
-/// The first lines of abi_stable's report, as one; it runs to pages.
+/// Where two layouts differ, in a clause; abi_stable's own report runs to pages.
+fn difference(errors: &AbiInstabilityErrors) -> String {
+    let Some(deepest) = errors.errors.iter().max_by_key(|e| e.stack_trace.len()) else {
+        return "no detail".to_owned();
+    };
+    let place: Vec<&str> = deepest
+        .stack_trace
+        .iter()
+        .map(|step| match &step.expected {
+            TLFieldOrFunction::Field(field) => field.name(),
+            TLFieldOrFunction::Function(function) => function.name.as_str(),
+        })
+        .collect();
+    let what = match deepest.errs.first() {
+        Some(AbiInstability::FieldCountMismatch(n)) => {
+            format!("{} fields there and {} here", n.found, n.expected)
+        }
+        Some(AbiInstability::Size(n)) => {
+            format!("{} bytes there and {} here", n.found, n.expected)
+        }
+        Some(AbiInstability::Name(n)) => format!("{} there and {} here", n.found, n.expected),
+        Some(AbiInstability::PackageVersion(n)) => {
+            format!("ABI crate {} there and {} here", n.found, n.expected)
+        }
+        Some(AbiInstability::UnexpectedField(n)) => {
+            format!(
+                "field {} there and {} here",
+                n.found.name(),
+                n.expected.name()
+            )
+        }
+        _ => "another shape".to_owned(),
+    };
+    format!("at {}: {what}", place.join("."))
+}
+
+/// The first words of a report, on one line.
 fn one_line(text: &str) -> String {
     const ENOUGH: usize = 300;
     let words: Vec<&str> = text.split_whitespace().collect();

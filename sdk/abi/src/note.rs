@@ -29,6 +29,10 @@ pub struct NoteRecord {
 impl NoteRecord {
     /// A note of these pieces of text, one after the other. Evaluated at compile time.
     #[must_use]
+    #[allow(
+        clippy::indexing_slicing,
+        reason = "runs in the compiler, where iterators do not"
+    )]
     pub const fn new(pieces: &[&str]) -> Self {
         let mut description = [0; NOTE_BYTES];
         let mut end = 0;

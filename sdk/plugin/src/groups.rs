@@ -185,7 +185,7 @@ fn largest_unit(value: u64, units: &[(&'static str, u64)]) -> (&'static str, u64
     units
         .iter()
         .rev()
-        .find(|(_, size)| value > 0 && value % size == 0)
+        .find(|(_, size)| value > 0 && value.is_multiple_of(*size))
         .or(units.first())
         .copied()
         .unwrap_or(("", 1))

@@ -193,8 +193,7 @@ impl<C: Connector> ConnectorBuilder<C> {
 
 pub(crate) struct ConnectorDef {
     pub manifest: ConnectorManifest,
-    pub connect:
-        fn(Value, ConnectionContext) -> BoxFuture<'static, Result<Arc<dyn AnyConnection>, Failure>>,
+    pub connect: fn(Value, ConnectionContext) -> Opening<Arc<dyn AnyConnection>>,
     pub operations: Vec<OperationDef>,
 }
 
@@ -204,15 +203,16 @@ pub(crate) struct OperationDef {
     pub open: Open,
 }
 
-type OpenSink =
-    fn(AnyArc, Value, ConnectionContext) -> BoxFuture<'static, Result<Arc<dyn AnySink>, Failure>>;
+/// What becomes a `T`, or fails.
+type Opening<T> = BoxFuture<'static, Result<T, Failure>>;
+type OpenSink = fn(AnyArc, Value, ConnectionContext) -> Opening<Arc<dyn AnySink>>;
 type RunSource = fn(
     AnyArc,
     Value,
     ConnectionContext,
     Option<Vec<u8>>,
     Arc<SourceState>,
-) -> Result<BoxFuture<'static, Result<(), Failure>>, Failure>;
+) -> Result<Opening<()>, Failure>;
 
 pub(crate) enum Open {
     Sink(OpenSink),
@@ -256,10 +256,7 @@ impl<S: Sink> AnySink for S {
     }
 }
 
-fn connect<C: Connector>(
-    config: Value,
-    cx: ConnectionContext,
-) -> BoxFuture<'static, Result<Arc<dyn AnyConnection>, Failure>> {
+fn connect<C: Connector>(config: Value, cx: ConnectionContext) -> Opening<Arc<dyn AnyConnection>> {
     Box::pin(async move {
         let connection = C::connect(parse(config, "connection")?, &cx).await?;
         Ok(Arc::new(Connection(Arc::new(connection))) as Arc<dyn AnyConnection>)
@@ -270,7 +267,7 @@ fn open_sink<S: Sink>(
     connection: AnyArc,
     config: Value,
     cx: ConnectionContext,
-) -> BoxFuture<'static, Result<Arc<dyn AnySink>, Failure>> {
+) -> Opening<Arc<dyn AnySink>> {
     Box::pin(async move {
         let connection = downcast::<S::Connector>(connection, S::OPERATION)?;
         let sink = S::open(connection, parse(config, S::OPERATION)?, &cx).await?;
@@ -284,7 +281,7 @@ fn run_source<S: Source>(
     cx: ConnectionContext,
     position: Option<Vec<u8>>,
     state: Arc<SourceState>,
-) -> Result<BoxFuture<'static, Result<(), Failure>>, Failure> {
+) -> Result<Opening<()>, Failure> {
     let connection = downcast::<S::Connector>(connection, S::OPERATION)?;
     let config = parse(config, S::OPERATION)?;
     Ok(S::run(

@@ -1,4 +1,11 @@
 //! A complete tiny connector with a sink and two sources, driven in process.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "test code"
+)]
 
 use consign_plugin::prelude::*;
 use consign_plugin::testing::{self, SourceDriver, TestWrite};

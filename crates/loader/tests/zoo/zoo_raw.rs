@@ -2,7 +2,12 @@
 //!
 //! Which of its lies it tells while it loads is a text in the file, `SELECTOR`, which the tests
 //! overwrite in a copy; what it answers to calls is in each function's config.
-#![allow(unsafe_code, clippy::panic, reason = "misbehaving is its purpose")]
+#![allow(
+    unsafe_code,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "misbehaving is its purpose"
+)]
 
 use consign_abi::export::{RootModuleResult, header, root};
 use consign_abi::note::{ABI_VERSION, NoteRecord};
