@@ -11,25 +11,16 @@ const TAIL: usize = 64;
 /// Bytes asked of the file system at once.
 const CHUNK: usize = 64 << 10;
 
-/// A place in a file, with a fingerprint of what stands before it.
+/// A place in a file, with fingerprints of what stands before it. A file that no longer has the
+/// same bytes there has other content: it was truncated, or rewritten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Mark {
     /// Bytes from the start.
     pub offset: u64,
-    /// Lines before it, counted from where the file was first read.
-    pub lines: u64,
+    /// Of the first `min(256, offset)` bytes.
+    pub head: Print,
     /// Of the last `min(64, offset)` bytes before the place.
     pub tail: Print,
-}
-
-/// How much of a file was read. A file that no longer has these bytes has other content: it was
-/// truncated, or rewritten.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Seen {
-    /// Bytes that were read.
-    pub seen: u64,
-    /// Of the first `min(256, seen)` of them.
-    pub head: Print,
 }
 
 /// 64 bits of BLAKE3, written as hex so that no reader rounds them.
@@ -65,12 +56,8 @@ impl TryFrom<String> for Print {
 /// What comes next in a file.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next {
-    /// A whole line without its ending; it starts at `start` and is number `number`, from 0.
-    Line {
-        start: u64,
-        number: u64,
-        body: Vec<u8>,
-    },
+    /// A whole line without its ending.
+    Line { start: u64, body: Vec<u8> },
     /// A line of `bytes` bytes, more than allowed: it was passed over.
     TooLong { start: u64, bytes: u64 },
     /// Nothing whole yet.
@@ -82,8 +69,9 @@ pub enum Next {
 pub struct Cursor {
     /// Up to where lines were handed out or passed over.
     offset: u64,
-    lines: u64,
     head: Vec<u8>,
+    /// Of `head`.
+    print: Print,
     tail: Vec<u8>,
     /// Bytes read from `offset` on; those before `used` are handed out already.
     buffer: Vec<u8>,
@@ -91,28 +79,26 @@ pub struct Cursor {
     /// Bytes after `used` in which there is no line ending.
     searched: usize,
     /// Where a line that is too long began, while it is passed over.
-    passing_over: Option<u64>,
+    passing_over: Option<Mark>,
 }
 
 impl Cursor {
     /// At the mark, or `None` if the file no longer has the bytes that were read from it.
-    pub fn resume(file: &File, mark: &Mark, seen: &Seen) -> io::Result<Option<Self>> {
-        let mut head = vec![0; at_most(HEAD, seen.seen.max(mark.offset))];
+    pub fn resume(file: &File, mark: &Mark) -> io::Result<Option<Self>> {
+        let mut head = vec![0; at_most(HEAD, mark.offset)];
         let mut tail = vec![0; at_most(TAIL, mark.offset)];
         let before = mark.offset - tail.len() as u64;
-        if file.metadata()?.len() < seen.seen
-            || !read_whole(file, &mut head, 0)?
+        if !read_whole(file, &mut head, 0)?
             || !read_whole(file, &mut tail, before)?
-            || Print::of(head.get(..at_most(HEAD, seen.seen)).unwrap_or_default()) != seen.head
+            || Print::of(&head) != mark.head
             || Print::of(&tail) != mark.tail
         {
             return Ok(None);
         }
-        head.truncate(at_most(HEAD, mark.offset));
         Ok(Some(Self {
             offset: mark.offset,
-            lines: mark.lines,
             head,
+            print: mark.head,
             tail,
             ..Self::default()
         }))
@@ -139,6 +125,7 @@ impl Cursor {
         // A file that shrinks at this moment is read from its start.
         let cursor = whole.then(|| Self {
             offset,
+            print: Print::of(&head),
             head,
             tail,
             ..Self::default()
@@ -146,21 +133,13 @@ impl Cursor {
         Ok(cursor.unwrap_or_default())
     }
 
-    /// The place reached.
+    /// The place reached: always the start of a line.
     pub fn mark(&self) -> Mark {
-        Mark {
+        self.passing_over.unwrap_or_else(|| Mark {
             offset: self.offset,
-            lines: self.lines,
+            head: self.print,
             tail: Print::of(&self.tail),
-        }
-    }
-
-    /// How much was read.
-    pub fn seen(&self) -> Seen {
-        Seen {
-            seen: self.offset,
-            head: Print::of(&self.head),
-        }
+        })
     }
 
     /// The first line of the file, or as much of it as is compared: once a line was read, this
@@ -211,8 +190,9 @@ impl Cursor {
         let Some(at) = unsearched.iter().position(|b| *b == b'\n') else {
             // One more byte is let through: it may be the "\r" of the ending.
             if waiting.len() > max + 1 {
-                self.passing_over.get_or_insert(self.offset);
-                self.take(waiting.len());
+                let all = waiting.len();
+                self.passing_over = Some(self.mark());
+                self.take(all);
             } else {
                 self.searched = waiting.len();
             }
@@ -231,10 +211,9 @@ impl Cursor {
     }
 
     fn line(&mut self, whole: usize, max: usize) -> Next {
-        let start = self.passing_over.take().unwrap_or(self.offset);
+        let began = self.passing_over.take();
+        let start = began.map_or(self.offset, |mark| mark.offset);
         let mut body = self.take(whole);
-        let number = self.lines;
-        self.lines += 1;
         let bytes = self.offset - start;
         if body.last() == Some(&b'\n') {
             body.pop();
@@ -245,11 +224,7 @@ impl Cursor {
         if body.len() > max || bytes > whole as u64 {
             return Next::TooLong { start, bytes };
         }
-        Next::Line {
-            start,
-            number,
-            body,
-        }
+        Next::Line { start, body }
     }
 
     /// Moves past `count` bytes of the buffer and returns them.
@@ -257,7 +232,10 @@ impl Cursor {
         let taken = self.buffer.get(self.used..self.used + count);
         let taken = taken.unwrap_or_default().to_vec();
         let missing = HEAD - self.head.len().min(HEAD);
-        self.head.extend(taken.iter().take(missing));
+        if missing > 0 {
+            self.head.extend(taken.iter().take(missing));
+            self.print = Print::of(&self.head);
+        }
         self.tail
             .extend(taken.iter().skip(taken.len().saturating_sub(TAIL)));
         self.tail.drain(..self.tail.len().saturating_sub(TAIL));
@@ -308,12 +286,9 @@ mod tests {
         }
     }
 
-    fn line(start: u64, number: u64, body: &str) -> Next {
-        Next::Line {
-            start,
-            number,
-            body: body.into(),
-        }
+    fn line(start: u64, body: &str) -> Next {
+        let body = body.into();
+        Next::Line { start, body }
     }
 
     #[test]
@@ -322,14 +297,14 @@ mod tests {
         let mut cursor = Cursor::default();
         assert_eq!(
             lines(&file, &mut cursor, 9),
-            [line(0, 0, "a"), line(3, 1, ""), line(4, 2, "b\rc")]
+            [line(0, "a"), line(3, ""), line(4, "b\rc")]
         );
         assert_eq!((cursor.mark().offset, cursor.read_to()), (8, 12));
         file.write_all(b" of it\n").unwrap();
-        assert_eq!(lines(&file, &mut cursor, 10), [line(8, 3, "rest of it")]);
+        assert_eq!(lines(&file, &mut cursor, 10), [line(8, "rest of it")]);
         file.write_all(b"end").unwrap();
         assert_eq!(lines(&file, &mut cursor, 10), []);
-        assert_eq!(cursor.rest(10), line(19, 4, "end"));
+        assert_eq!(cursor.rest(10), line(19, "end"));
         assert_eq!(cursor.rest(10), Next::Nothing);
     }
 
@@ -342,13 +317,13 @@ mod tests {
                 start: 0,
                 bytes: long as u64 + 1,
             };
-            let after = line(long as u64 + 1, 1, "ok");
+            let after = line(long as u64 + 1, "ok");
             assert_eq!(lines(&file, &mut cursor, 5), [too_long, after], "{long}");
             assert!(cursor.buffer.capacity() <= 2 * CHUNK);
         }
         let exact = file(b"12345\r\n12345\n");
         let read = lines(&exact, &mut Cursor::default(), 5);
-        assert_eq!(read, [line(0, 0, "12345"), line(7, 1, "12345")]);
+        assert_eq!(read, [line(0, "12345"), line(7, "12345")]);
     }
 
     #[test]
@@ -362,29 +337,24 @@ mod tests {
         for _ in 0..1500 {
             cursor.next(9);
         }
-        let (mark, seen) = (cursor.mark(), cursor.seen());
-        let mut again = Cursor::resume(&whole, &mark, &seen).unwrap().unwrap();
+        let mark = cursor.mark();
+        let mut again = Cursor::resume(&whole, &mark).unwrap().unwrap();
         again.fill(&whole).unwrap();
-        assert_eq!(again.next(9), line(mark.offset, 1500, "1500"));
+        assert_eq!(again.next(9), line(mark.offset, "1500"));
         assert!(cursor.still_there(&whole).unwrap());
 
         for at in [0, 255, mark.offset as usize - 1, mark.offset as usize - 64] {
             let mut other = content.clone();
             other[at] ^= 1;
             assert!(
-                Cursor::resume(&file(&other), &mark, &seen)
-                    .unwrap()
-                    .is_none(),
+                Cursor::resume(&file(&other), &mark).unwrap().is_none(),
                 "{at}"
             );
             assert!(!cursor.still_there(&file(&other)).unwrap(), "{at}");
         }
         let short = file(&content[..mark.offset as usize - 1]);
-        assert!(Cursor::resume(&short, &mark, &seen).unwrap().is_none());
-        // Though the place itself is the start, it must be the file that was read further.
-        let start = |file| Cursor::resume(&file, &Mark::default(), &seen).unwrap();
-        assert!(start(short).is_none() && start(whole).is_some());
-        let new = Cursor::resume(&file(b""), &Mark::default(), &Seen::default()).unwrap();
+        assert!(Cursor::resume(&short, &mark).unwrap().is_none());
+        let new = Cursor::resume(&file(b""), &Mark::default()).unwrap();
         assert_eq!(new.unwrap().mark(), Mark::default());
     }
 
@@ -404,7 +374,7 @@ mod tests {
     fn a_mark_reads_back_from_its_text() {
         let mark = Mark {
             offset: 7,
-            lines: 2,
+            head: Print(1),
             tail: Print(u64::MAX),
         };
         let text = serde_json::to_string(&mark).unwrap();

@@ -91,9 +91,9 @@ impl Source for ReadFiles {
                 control = controls.next() => match control {
                     Control::Stop => return Ok(()),
                     Control::Settle(settled) => {
-                        let now = started.elapsed();
-                        let wait = reader.with(move |r| Ok(r.settle(&settled, now))).await?;
-                        not_before = not_before.max(Instant::now() + wait);
+                        if let Some(wait) = reader.with(move |r| r.settle(&settled)).await? {
+                            not_before = Instant::now() + wait;
+                        }
                         continue;
                     }
                     Control::Seek(position) => {
@@ -188,11 +188,7 @@ impl Reader {
                 let lines = tail.poll(now, most, POLL_BYTES)?;
                 lines.into_iter().map(line_message).collect()
             }
-            Self::Whole(whole) => whole
-                .poll(now, most)?
-                .into_iter()
-                .map(file_message)
-                .collect(),
+            Self::Whole(whole) => whole.poll(now)?.into_iter().map(file_message).collect(),
         };
         let typed = |message: SourceMessage| match content_type {
             Some(content_type) => message.content_type(content_type),
@@ -201,35 +197,33 @@ impl Reader {
         Ok(messages.into_iter().map(typed).collect())
     }
 
-    /// Passes on what became of messages; says how long to wait before the next poll.
-    fn settle(&mut self, settled: &[Settled], now: Duration) -> Duration {
-        let mut wait = Duration::ZERO;
+    /// Passes on what became of messages; says when to poll next, where that changes.
+    fn settle(&mut self, settled: &[Settled]) -> std::io::Result<Option<Duration>> {
+        let mut wait = None;
         for one in settled {
-            let again = match &one.result {
-                SettleResult::Blocked { retry_after_ms, .. } => {
-                    Some(Duration::from_millis(*retry_after_ms))
-                }
-                result if result.acknowledges() => None,
-                _ => Some(Duration::ZERO),
-            };
+            let back = !one.result.acknowledges();
+            if let SettleResult::Blocked { retry_after_ms, .. } = one.result {
+                wait = wait.max(Some(Duration::from_millis(retry_after_ms)));
+            }
             let accepted = matches!(one.result, SettleResult::Accepted | SettleResult::Repeat);
             match self {
-                Self::Tail(tail) => match (one.token::<tail::Ticket>(), again) {
-                    (Some(ticket), None) => tail.settle(*ticket),
-                    (Some(ticket), Some(_)) => tail.hand_back(*ticket),
-                    (None, _) => {}
+                Self::Tail(tail) => match one.token::<tail::Ticket>() {
+                    Some(ticket) if back => tail.hand_back(*ticket)?,
+                    Some(ticket) => tail.settle(*ticket),
+                    None => {}
                 },
-                Self::Whole(whole) => match (one.token::<whole::Ticket>(), again) {
-                    (Some(ticket), None) => whole.settle(&ticket, accepted),
-                    (Some(ticket), Some(after)) => whole.hand_back(&ticket, now + after),
-                    (None, _) => {}
-                },
-            }
-            if let (Self::Tail(_), Some(after)) = (&self, again) {
-                wait = wait.max(after);
+                Self::Whole(whole) => {
+                    // The next file is taken at once.
+                    wait = wait.max(Some(Duration::ZERO));
+                    match one.token::<whole::Ticket>() {
+                        Some(_) if back => whole.hand_back(),
+                        Some(ticket) => whole.settle(&ticket, accepted),
+                        None => {}
+                    }
+                }
             }
         }
-        wait
+        Ok(wait)
     }
 
     /// `beginning`, or a position the source gave earlier.
@@ -252,18 +246,15 @@ impl Reader {
 fn line_message(line: Line) -> SourceMessage {
     let mut identity = line.incarnation.to_vec();
     identity.extend(line.offset.to_be_bytes());
-    let message = SourceMessage::new(line.body)
+    SourceMessage::new(line.body)
         .routing_key(line.file.clone())
         .identity(identity)
         .partition(line.file.clone())
-        .offset(line.number)
+        .offset(line.offset)
         .attribute("file", line.file)
         .attribute("offset", line.offset)
-        .token(line.ticket);
-    match line.position {
-        Some(position) => message.position(position),
-        None => message,
-    }
+        .position(line.position)
+        .token(line.ticket)
 }
 
 fn file_message(file: Taken) -> SourceMessage {

@@ -41,7 +41,7 @@ async fn lines_come_with_identity_and_position_and_go_on_after_a_stop() {
     source.credit(100, 1 << 20);
     let lines = source.receive_many(2, SOON).await;
     assert_eq!(lines[1].body, b"two");
-    assert_eq!((lines[0].offset, lines[1].offset), (Some(0), Some(1)));
+    assert_eq!((lines[0].offset, lines[1].offset), (Some(0), Some(4)));
     assert_eq!(lines[1].attributes["offset"], 4);
     assert_eq!(lines[1].partition.as_deref(), Some("a.log"));
     assert_eq!(lines[1].routing_key.as_deref(), Some("a.log"));

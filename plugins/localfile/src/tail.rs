@@ -5,13 +5,13 @@
 //! * A file is known by device, inode and time of birth, not by its name; its *generation* counts
 //!   how often it was truncated (and, without a time of birth, how many files had its name before).
 //!   Both, and its first line, are its incarnation.
-//! * A position holds every file at the place up to which its lines are settled, and the file of
-//!   the line itself after that line. So whatever position the host gives back, no line is missed;
-//!   a line read twice has the identity it had.
+//! * A position holds every file at the place reached when the line was read. The host accepts lines
+//!   in the order they were handed over, so the last position it gives back misses no line and
+//!   repeats none.
 //! * Of the files that had one name, the older is read to its end before the newer is begun.
 
 use crate::{
-    cursor::{Cursor, Mark, Next, Seen},
+    cursor::{Cursor, Mark, Next},
     files::{FileId, Listed, Selection, open_to_read},
 };
 use serde::{Deserialize, Serialize};
@@ -25,8 +25,6 @@ use std::{
 
 /// Files followed at once: each costs an open handle and some 200 bytes of the position.
 pub const MAX_FILES: usize = 256;
-/// A position no longer than this goes with every line, a longer one with the last of each poll.
-const SMALL_POSITION: usize = 512;
 
 /// How lines are read.
 #[derive(Debug, Clone)]
@@ -48,12 +46,10 @@ pub struct Line {
     pub incarnation: [u8; 16],
     /// Where the line starts, in bytes.
     pub offset: u64,
-    /// The line's number, from 0 and without gaps save for lines that are too long.
-    pub number: u64,
     /// The line, without its ending.
     pub body: Vec<u8>,
-    /// Where to go on after it; `None` if a later line of the same poll carries it.
-    pub position: Option<Vec<u8>>,
+    /// Where to go on after it.
+    pub position: Vec<u8>,
     /// To be handed back to `settle`.
     pub ticket: Ticket,
 }
@@ -82,8 +78,6 @@ struct Saved {
     generation: u32,
     #[serde(flatten)]
     mark: Mark,
-    #[serde(flatten)]
-    seen: Seen,
 }
 
 /// All files of one source.
@@ -109,16 +103,10 @@ struct Followed {
     open: Option<Open>,
     /// Where reading goes on when the file is opened again.
     resume: Mark,
-    /// How far it was read before that.
-    seen: Seen,
-    /// Up to where everything is settled.
-    settled: Mark,
-    /// Lines handed out after `settled`: sequence, place after the line, whether it is settled.
-    flying: VecDeque<(u64, Mark, bool)>,
+    /// Lines handed out and not settled: sequence, and the place before the line.
+    flying: VecDeque<(u64, Mark)>,
     /// Read to its end, all of it settled, and not expected to grow.
     drained: bool,
-    /// Lines came back: to be read again from `settled` on.
-    rewind: bool,
     /// The last attempt to read it failed, and a person was told.
     failing: bool,
 }
@@ -176,35 +164,39 @@ impl Tail {
                 break;
             }
         }
-        if let Some(last) = lines.last_mut()
-            && last.position.is_none()
-        {
-            last.position = Some(self.position(last.ticket));
-        }
         Ok(lines)
     }
 
     /// A line was accepted, or found to be known: it will not be asked for again.
     pub fn settle(&mut self, ticket: Ticket) {
-        let Some(file) = self.followed(ticket) else {
-            return;
-        };
-        let flying = file.flying.iter_mut();
-        for (_, _, settled) in flying.filter(|f| f.0 == ticket.sequence) {
-            *settled = true;
+        if let Some(file) = self.followed(ticket)
+            && let Some(place) = file.place(ticket)
+        {
+            file.flying.remove(place);
         }
-        file.advance();
     }
 
-    /// A line came back: its file is read again from the last settled place on.
-    pub fn hand_back(&mut self, ticket: Ticket) {
+    /// A line came back: its file is read again from there on.
+    pub fn hand_back(&mut self, ticket: Ticket) -> io::Result<()> {
         let Some(file) = self.followed(ticket) else {
-            return;
+            return Ok(());
         };
-        if file.flying.iter().any(|f| f.0 == ticket.sequence) {
-            file.flying.clear();
-            file.rewind = true;
+        let Some(place) = file.place(ticket) else {
+            return Ok(());
+        };
+        if let Some((_, before)) = file.flying.get(place) {
+            file.resume = *before;
+            file.drained = false;
+            // The file may be gone from its folder, so the handle is kept.
+            if let Some(mut open) = file.open.take()
+                && let Some(cursor) = Cursor::resume(&open.file, before)?
+            {
+                open.cursor = cursor;
+                file.open = Some(open);
+            }
         }
+        file.flying.truncate(place);
+        Ok(())
     }
 
     /// Goes to another place: an operator's wish, or `None` for the very beginning.
@@ -278,11 +270,8 @@ impl Tail {
             at: Some(new.path),
             open: None,
             resume: start.mark(),
-            seen: start.seen(),
-            settled: start.mark(),
             flying: VecDeque::new(),
             drained: false,
-            rewind: false,
             failing: false,
         });
         Ok(())
@@ -323,6 +312,7 @@ impl Tail {
             let Some(open) = &mut file.open else {
                 return Ok(());
             };
+            let before = open.cursor.mark();
             let mut next = open.cursor.next(self.settings.max_body);
             if next == Next::Nothing && open.cursor.fill(&open.file)? == 0 {
                 if !rotated {
@@ -335,57 +325,42 @@ impl Tail {
                 // Nobody will finish a last line that has no ending.
                 next = open.cursor.rest(self.settings.max_body);
                 if next == Next::Nothing {
+                    // A line that came back would be read through this handle.
                     if file.flying.is_empty() {
-                        file.resume = open.cursor.mark();
-                        file.seen = open.cursor.seen();
+                        file.resume = before;
                         file.open = None;
                         file.drained = true;
                     }
                     return Ok(());
                 }
             }
-            let mark = match &next {
-                Next::Nothing => continue,
-                Next::Line { .. } | Next::TooLong { .. } => open.cursor.mark(),
-            };
-            open.silent_since = None;
             match next {
-                Next::Line {
-                    start,
-                    number,
-                    body,
-                } => {
+                Next::Nothing => continue,
+                Next::TooLong { start, bytes } => tracing::error!(
+                    code = "line_too_long", file = %file.name, offset = start, bytes,
+                    limit = self.settings.max_body,
+                    "a line is longer than `max_body` and was passed over"
+                ),
+                Next::Line { start, body } => {
                     self.sequence += 1;
-                    *room = room.saturating_sub(body.len());
-                    file.flying.push_back((self.sequence, mark, false));
+                    file.flying.push_back((self.sequence, before));
                     let first = open.cursor.first_line();
                     let mut line = Line {
                         file: file.name.clone(),
                         incarnation: incarnation(&file.name, file.id, file.generation, first),
                         offset: start,
-                        number,
                         body,
-                        position: None,
+                        position: Vec::new(),
                         ticket: Ticket {
                             id: file.id,
                             generation: file.generation,
                             sequence: self.sequence,
                         },
                     };
-                    line.position = self.small_position(line.ticket);
+                    line.position = self.position();
+                    *room = room.saturating_sub(line.body.len() + line.position.len());
                     lines.push(line);
                 }
-                Next::TooLong { start, bytes } => {
-                    // It is settled in its turn, once the lines before it are.
-                    file.flying.push_back((0, mark, true));
-                    file.advance();
-                    tracing::error!(
-                        code = "line_too_long", file = %file.name, offset = start, bytes,
-                        limit = self.settings.max_body,
-                        "a line is longer than `max_body` and was passed over"
-                    );
-                }
-                Next::Nothing => {}
             }
             if lines.len() >= max_lines || *room == 0 {
                 return Ok(());
@@ -394,6 +369,9 @@ impl Tail {
                 return Ok(());
             };
             file = again;
+            if let Some(open) = &mut file.open {
+                open.silent_since = None;
+            }
         }
     }
 
@@ -413,29 +391,15 @@ impl Tail {
         file.failing = result.is_err();
     }
 
-    fn small_position(&self, ticket: Ticket) -> Option<Vec<u8>> {
-        // A file takes about 200 bytes: with more than two there is nothing to try.
-        let position = (self.files.len() <= 2).then(|| self.position(ticket))?;
-        (position.len() <= SMALL_POSITION).then_some(position)
-    }
-
-    /// Where to go on once the ticket's line is accepted.
-    fn position(&self, ticket: Ticket) -> Vec<u8> {
-        let files = self.files.iter().map(|file| {
-            let own = file.id == ticket.id && file.generation == ticket.generation;
-            let after = file.flying.iter().find(|f| own && f.0 == ticket.sequence);
-            Saved {
-                file: file.name.clone(),
-                device: file.id.device,
-                inode: file.id.inode,
-                born_ns: file.id.born_ns,
-                generation: file.generation,
-                mark: after.map_or(file.settled, |f| f.1),
-                seen: file
-                    .open
-                    .as_ref()
-                    .map_or(file.seen, |open| open.cursor.seen()),
-            }
+    /// Where to go on: every file at the place reached.
+    fn position(&self) -> Vec<u8> {
+        let files = self.files.iter().map(|file| Saved {
+            file: file.name.clone(),
+            device: file.id.device,
+            inode: file.id.inode,
+            born_ns: file.id.born_ns,
+            generation: file.generation,
+            mark: (file.open.as_ref()).map_or(file.resume, |open| open.cursor.mark()),
         });
         let position = Position {
             v: 1,
@@ -459,17 +423,22 @@ impl From<Saved> for Followed {
             at: None,
             open: None,
             resume: saved.mark,
-            seen: saved.seen,
-            settled: saved.mark,
             flying: VecDeque::new(),
             drained: false,
-            rewind: false,
             failing: false,
         }
     }
 }
 
 impl Followed {
+    /// Where the ticket's line is among those handed out.
+    fn place(&self, ticket: Ticket) -> Option<usize> {
+        let found = self
+            .flying
+            .binary_search_by_key(&ticket.sequence, |(sequence, _)| *sequence);
+        found.ok()
+    }
+
     /// Opens the file where it is now; false if it is gone.
     fn reopen(&mut self, root: &Path) -> io::Result<bool> {
         let path = match self.at.clone() {
@@ -495,7 +464,7 @@ impl Followed {
             // It was replaced between listing and opening: the next poll sees that.
             return Ok(false);
         }
-        let cursor = match Cursor::resume(&file, &self.resume, &self.seen)? {
+        let cursor = match Cursor::resume(&file, &self.resume)? {
             Some(cursor) => cursor,
             None => self.start_over(),
         };
@@ -508,7 +477,7 @@ impl Followed {
         Ok(true)
     }
 
-    /// Opens the file if need be, goes back where lines came back, and looks for a truncation.
+    /// Opens the file if need be, and looks for a truncation.
     /// False if there is nothing to read from.
     fn prepare(&mut self, root: &Path) -> io::Result<bool> {
         if self.open.is_none() && !self.reopen(root)? {
@@ -519,23 +488,12 @@ impl Followed {
         };
         let metadata = open.file.metadata()?;
         let looked = Some((metadata.len(), metadata.modified().ok()));
-        if std::mem::take(&mut self.rewind) {
-            let cursor = Cursor::resume(&open.file, &self.settled, &open.cursor.seen())?;
-            open.cursor = cursor.unwrap_or_else(|| self.start_over());
-        } else if open.looked != looked && !open.cursor.still_there(&open.file)? {
+        if open.looked != looked && !open.cursor.still_there(&open.file)? {
             open.cursor = self.start_over();
         }
         open.looked = looked;
         self.open = Some(open);
         Ok(true)
-    }
-
-    /// Moves the settled place past what is settled without a gap.
-    fn advance(&mut self) {
-        while let Some((_, mark, true)) = self.flying.front() {
-            self.settled = *mark;
-            self.flying.pop_front();
-        }
     }
 
     /// The content is another one: its lines are new messages.
@@ -546,9 +504,7 @@ impl Followed {
         );
         self.generation += 1;
         self.flying.clear();
-        self.settled = Mark::default();
         self.resume = Mark::default();
-        self.seen = Seen::default();
         Cursor::default()
     }
 }

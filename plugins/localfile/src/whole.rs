@@ -4,8 +4,8 @@
 //!
 //! * A file is named by its name, device, inode, time of birth, time of change and size: when it is
 //!   replaced or changed, it is a new message.
-//! * A position lists the files that were settled and are still there. With `after: keep` one file
-//!   at a time is under way, so that the list is always whole; otherwise it is short anyway.
+//! * A position lists the files that were settled and are still there, and the file itself. One file
+//!   at a time is under way, so the list is always whole.
 //! * A file that the host refused or dropped is never deleted or moved.
 
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
     fs::Metadata,
     io::{self, Read},
     os::unix::fs::MetadataExt,
@@ -24,8 +24,6 @@ use std::{
 
 /// Files that were settled and are still in the folder: 20 bytes each in every position.
 pub const MAX_REMEMBERED: usize = 4096;
-/// Files under way at once, where settled ones leave the folder.
-const MAX_FLYING: usize = 16;
 /// A settled file is forgotten when it has been gone for this long: a folder that is not mounted
 /// for a while looks empty.
 const FORGET_AFTER: Duration = Duration::from_secs(3600);
@@ -87,10 +85,10 @@ pub struct Whole {
     watched: HashMap<PathBuf, ([u8; 16], Duration)>,
     /// Settled files, by the start of their identity.
     remembered: BTreeMap<u64, Remembered>,
-    /// Files under way, with their size.
-    flying: HashMap<[u8; 16], u64>,
-    /// Files not to be taken before a time.
-    delayed: HashMap<[u8; 16], Duration>,
+    /// The file under way.
+    flying: Option<[u8; 16]>,
+    /// What the last look found and nobody considered yet, oldest first.
+    found: VecDeque<Listed>,
     /// What a person was told of already.
     told: HashSet<[u8; 16]>,
     told_of_limit: bool,
@@ -132,8 +130,8 @@ impl Whole {
             settings,
             watched: HashMap::new(),
             remembered: done.chain(left).collect::<Result<_, String>>()?,
-            flying: HashMap::new(),
-            delayed: HashMap::new(),
+            flying: None,
+            found: VecDeque::new(),
             told: HashSet::new(),
             told_of_limit: false,
         })
@@ -144,60 +142,74 @@ impl Whole {
         let (root, selection) = (self.root.clone(), self.selection.clone());
         let new = Self::new(root, selection, self.settings.clone(), position)?;
         self.remembered = new.remembered;
+        self.found.clear();
         Ok(())
     }
 
-    /// Reads what is ready, oldest first, at most `max_files`. `now` is any clock that does not go
-    /// back.
-    pub fn poll(&mut self, now: Duration, max_files: usize) -> io::Result<Vec<Taken>> {
+    /// Reads the oldest file that is ready, unless one is under way. `now` is any clock that does not
+    /// go back.
+    pub fn poll(&mut self, now: Duration) -> io::Result<Option<Taken>> {
+        if self.flying.is_some() {
+            return Ok(None);
+        }
+        for scanned in [false, true] {
+            if scanned {
+                self.scan(now)?;
+            }
+            while let Some(file) = self.found.pop_front() {
+                if let Some(taken) = self.consider(&file, now) {
+                    return Ok(Some(taken));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Looks through the folder.
+    fn scan(&mut self, now: Duration) -> io::Result<()> {
         let mut listed = self.selection.list(false)?;
         if let Some(folder) = &self.settings.move_to {
             listed.retain(|l| !l.path.starts_with(folder));
         }
         listed.sort_by_key(|l| (l.metadata.mtime(), l.metadata.mtime_nsec(), l.name.clone()));
-        let here: HashMap<[u8; 16], &Listed> = listed
-            .iter()
-            .map(|l| (identity(&l.name, &l.metadata), l))
-            .collect();
+        let here: HashSet<[u8; 16]> = listed.iter().map(id_of).collect();
         let paths: HashSet<&PathBuf> = listed.iter().map(|l| &l.path).collect();
         self.watched.retain(|path, _| paths.contains(path));
-        self.delayed.retain(|id, _| here.contains_key(id));
-        self.told.retain(|id| here.contains_key(id));
-        for (id, file) in &here {
-            let watched = self.watched.entry(file.path.clone()).or_insert((*id, now));
-            if watched.0 != *id {
-                *watched = (*id, now);
+        self.told.retain(|id| here.contains(id));
+        for file in &listed {
+            let id = id_of(file);
+            let watched = self.watched.entry(file.path.clone()).or_insert((id, now));
+            if watched.0 != id {
+                *watched = (id, now);
             }
         }
-        let starts: HashSet<u64> = here.keys().map(short).collect();
+        let starts: HashSet<u64> = here.iter().map(short).collect();
         self.remembered.retain(|id, entry| {
             if starts.contains(id) {
                 entry.gone_since = None;
             }
             starts.contains(id) || now < *entry.gone_since.get_or_insert(now) + FORGET_AFTER
         });
-        let mut taken = Vec::new();
-        for file in &listed {
-            if taken.len() >= max_files || !self.has_room(file.metadata.len()) {
-                break;
+        self.found = listed.into();
+        Ok(())
+    }
+
+    fn consider(&mut self, file: &Listed, now: Duration) -> Option<Taken> {
+        let id = id_of(file);
+        match self.remembered.get(&short(&id)) {
+            Some(entry) if entry.left => None,
+            Some(_) => {
+                let path = file.path.clone();
+                self.finish(&Ticket { path, identity: id });
+                None
             }
-            let id = identity(&file.name, &file.metadata);
-            match self.remembered.get(&short(&id)) {
-                Some(entry) if entry.left => {}
-                Some(_) => self.finish(&Ticket {
-                    path: file.path.clone(),
-                    identity: id,
-                }),
-                None if self.flying.contains_key(&id) => {}
-                None => taken.extend(self.take(file, id, now)),
-            }
+            None => self.take(file, id, now),
         }
-        Ok(taken)
     }
 
     /// A file was accepted or found to be known (`accepted`), or it was refused or dropped.
     pub fn settle(&mut self, ticket: &Ticket, accepted: bool) {
-        self.flying.remove(&ticket.identity);
+        self.flying = None;
         let entry = Remembered {
             left: !accepted,
             gone_since: None,
@@ -213,42 +225,33 @@ impl Whole {
         }
     }
 
-    /// A file came back: it is read again, not before `not_before`.
-    pub fn hand_back(&mut self, ticket: &Ticket, not_before: Duration) {
-        self.flying.remove(&ticket.identity);
-        self.delayed.insert(ticket.identity, not_before);
+    /// A file came back: it is read again.
+    pub fn hand_back(&mut self) {
+        self.flying = None;
+        self.found.clear();
     }
 
-    /// Whether a file of this size may be taken now.
-    fn has_room(&mut self, size: u64) -> bool {
-        if self.remembered.len() >= MAX_REMEMBERED {
-            if !self.told_of_limit {
-                tracing::error!(
-                    code = "too_many_files",
-                    limit = MAX_REMEMBERED,
-                    "the folder holds more finished files than can be remembered and no more are \
-                     read: set `after` to delete or move, or clear the folder"
-                );
-            }
-            self.told_of_limit = true;
-            return false;
+    /// Whether one more file can be remembered.
+    fn has_room(&mut self) -> bool {
+        let room = self.remembered.len() < MAX_REMEMBERED;
+        if !room && !self.told_of_limit {
+            tracing::error!(
+                code = "too_many_files",
+                limit = MAX_REMEMBERED,
+                "the folder holds more finished files than can be remembered and no more are \
+                 read: set `after` to delete or move, or clear the folder"
+            );
         }
-        self.told_of_limit = false;
-        if self.settings.after == After::Keep {
-            return self.flying.is_empty();
-        }
-        let bytes: u64 = self.flying.values().sum();
-        self.flying.is_empty()
-            || (self.flying.len() < MAX_FLYING && bytes + size <= self.settings.max_body)
+        self.told_of_limit = !room;
+        room
     }
 
     fn take(&mut self, file: &Listed, id: [u8; 16], now: Duration) -> Option<Taken> {
-        let early = self.delayed.get(&id).is_some_and(|time| now < *time);
         let since = self
             .watched
             .get(&file.path)
             .map_or(now, |watched| watched.1);
-        if early || now < since + self.settings.quiet {
+        if now < since + self.settings.quiet || !self.has_room() {
             return None;
         }
         let size = file.metadata.len();
@@ -267,8 +270,7 @@ impl Whole {
                 return None;
             }
         };
-        self.delayed.remove(&id);
-        self.flying.insert(id, size);
+        self.flying = Some(id);
         let millis = file.metadata.mtime_nsec() / 1_000_000;
         Some(Taken {
             name: file.name.clone(),
@@ -372,6 +374,10 @@ fn identity(name: &str, metadata: &Metadata) -> [u8; 16] {
     hash.update(name.as_bytes());
     let hash = hash.finalize();
     hash.as_bytes().first_chunk().copied().unwrap_or_default()
+}
+
+fn id_of(file: &Listed) -> [u8; 16] {
+    identity(&file.name, &file.metadata)
 }
 
 fn short(identity: &[u8; 16]) -> u64 {

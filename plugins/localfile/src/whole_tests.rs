@@ -50,19 +50,20 @@ impl Folder {
     }
 
     /// Two looks, a quiet time apart.
-    fn take(&mut self, whole: &mut Whole) -> Vec<Taken> {
-        assert!(whole.poll(self.now, 99).unwrap().is_empty());
+    fn take(&mut self, whole: &mut Whole) -> Option<Taken> {
+        assert_eq!(whole.poll(self.now).unwrap(), None);
         self.now += QUIET;
-        whole.poll(self.now, 99).unwrap()
+        whole.poll(self.now).unwrap()
     }
 
     /// Takes and accepts until nothing is left.
     fn drain(&mut self, whole: &mut Whole) -> Vec<Taken> {
         let mut all = Vec::new();
-        for _ in 0..12 {
-            let taken = whole.poll(self.now, 99).unwrap();
-            taken.iter().for_each(|t| whole.settle(&t.ticket, true));
-            all.extend(taken);
+        for _ in 0..4 {
+            while let Some(taken) = whole.poll(self.now).unwrap() {
+                whole.settle(&taken.ticket, true);
+                all.push(taken);
+            }
             self.now += QUIET;
         }
         all
@@ -78,15 +79,15 @@ fn a_file_is_taken_once_it_has_stopped_changing() {
     let mut f = Folder::new(After::Delete);
     let mut whole = f.whole(None);
     f.write("in/a", "one");
-    assert!(whole.poll(f.now, 99).unwrap().is_empty());
+    assert_eq!(whole.poll(f.now).unwrap(), None);
     f.now += QUIET - Duration::from_millis(1);
-    assert!(whole.poll(f.now, 99).unwrap().is_empty());
+    assert_eq!(whole.poll(f.now).unwrap(), None);
     f.write("in/a", "one more");
     f.now += Duration::from_millis(1);
-    let taken = f.take(&mut whole);
-    assert_eq!(names(&taken), ["in/a"]);
-    assert_eq!(taken[0].body, b"one more");
-    assert!(whole.poll(f.now, 99).unwrap().is_empty(), "it is under way");
+    let taken = f.take(&mut whole).unwrap();
+    assert_eq!(taken.name, "in/a");
+    assert_eq!(taken.body, b"one more");
+    assert_eq!(whole.poll(f.now).unwrap(), None, "it is under way");
 }
 
 #[test]
@@ -113,10 +114,10 @@ fn a_stop_before_the_acceptance_brings_the_file_again_under_the_same_identity() 
     f.write("in/a", "a");
     f.write("in/b", "b");
     let mut whole = f.whole(None);
-    let first = f.take(&mut whole);
-    assert_eq!(names(&first), ["in/a"], "one at a time");
+    let first = f.take(&mut whole).unwrap();
+    assert_eq!(first.name, "in/a");
     let again = f.drain(&mut f.whole(None));
-    assert_eq!(again[0].identity, first[0].identity);
+    assert_eq!(again[0].identity, first.identity);
     assert_eq!(names(&again), ["in/a", "in/b"]);
 }
 
@@ -144,10 +145,10 @@ fn a_file_that_took_the_place_of_an_accepted_one_is_not_deleted() {
     let mut f = Folder::new(After::Delete);
     f.write("in/a", "old");
     let mut whole = f.whole(None);
-    let taken = f.take(&mut whole);
+    let taken = f.take(&mut whole).unwrap();
     f.write("in/new", "newer");
     std::fs::rename(f.root.join("in/new"), f.root.join("in/a")).unwrap();
-    whole.settle(&taken[0].ticket, true);
+    whole.settle(&taken.ticket, true);
     let next = f.drain(&mut whole);
     assert_eq!(next[0].body, b"newer");
 }
@@ -156,7 +157,7 @@ fn a_file_that_took_the_place_of_an_accepted_one_is_not_deleted() {
 fn a_crash_between_acceptance_and_deletion_deletes_without_sending_again() {
     let mut f = Folder::new(After::Delete);
     f.write("in/a", "a");
-    let position = f.take(&mut f.whole(None))[0].position.clone();
+    let position = f.take(&mut f.whole(None)).unwrap().position;
     // The host accepted, and stopped before the source heard of it.
     assert!(f.drain(&mut f.whole(Some(&position))).is_empty());
     assert!(f.names("in").is_empty());
@@ -167,8 +168,8 @@ fn a_refused_file_stays_and_is_not_read_again() {
     let mut f = Folder::new(After::Delete);
     f.write("in/a", "a");
     let mut whole = f.whole(None);
-    let taken = f.take(&mut whole);
-    whole.settle(&taken[0].ticket, false);
+    let taken = f.take(&mut whole).unwrap();
+    whole.settle(&taken.ticket, false);
     f.write("in/b", "b");
     let more = f.drain(&mut whole);
     assert_eq!(names(&more), ["in/b"]);
@@ -178,18 +179,13 @@ fn a_refused_file_stays_and_is_not_read_again() {
 }
 
 #[test]
-fn a_file_that_came_back_waits_for_its_time() {
+fn a_file_that_came_back_is_taken_again() {
     let mut f = Folder::new(After::Delete);
     f.write("in/a", "a");
     let mut whole = f.whole(None);
-    let taken = f.take(&mut whole);
-    whole.hand_back(&taken[0].ticket, f.now + QUIET);
-    assert!(whole.poll(f.now, 99).unwrap().is_empty());
-    f.now += QUIET;
-    assert_eq!(
-        whole.poll(f.now, 99).unwrap()[0].identity,
-        taken[0].identity
-    );
+    let taken = f.take(&mut whole).unwrap();
+    whole.hand_back();
+    assert_eq!(whole.poll(f.now).unwrap().unwrap().identity, taken.identity);
 }
 
 #[test]
@@ -201,22 +197,6 @@ fn files_that_are_too_large_or_no_files_are_left_alone() {
     std::os::unix::fs::symlink("/etc/passwd", f.root.join("in/link")).unwrap();
     assert_eq!(names(&f.drain(&mut f.whole(None))), ["in/fits"]);
     assert_eq!(f.names("in"), ["folder", "large", "link"]);
-}
-
-#[test]
-fn files_under_way_are_bounded_in_number_and_bytes() {
-    let mut f = Folder::new(After::Delete);
-    for n in 0..40 {
-        f.write(&format!("in/{n:02}"), "x");
-    }
-    let mut whole = f.whole(None);
-    assert_eq!(f.take(&mut whole).len(), MAX_FLYING);
-    let mut f = Folder::new(After::Delete);
-    for n in 0..4 {
-        f.write(&format!("in/{n}"), &"x".repeat(45));
-    }
-    let mut whole = f.whole(None);
-    assert_eq!(f.take(&mut whole).len(), 2);
 }
 
 #[test]
