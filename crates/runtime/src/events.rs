@@ -3,28 +3,37 @@
 use crate::clock::wall_unix_ms_i64;
 use crate::lanes::LaneInfo;
 use consign_delivery::EventCode;
-use consign_ledger::{Code, Event, EventSink};
+use consign_ledger::{Code, Event, EventSink, Redactor};
 use consign_manifest::{Inspection, Verdict};
+use std::sync::Arc;
 
-/// Writes events; never blocks. Cheap to clone.
+/// Writes events, without the secrets a server may have echoed; never blocks. Cheap to clone.
 #[derive(Clone)]
 pub struct Events {
     sink: EventSink,
+    redactor: Arc<Redactor>,
 }
 
 impl Events {
     /// Over the ledger's sink.
-    pub fn new(sink: EventSink) -> Self {
-        Self { sink }
+    pub fn new(sink: EventSink, redactor: Arc<Redactor>) -> Self {
+        Self { sink, redactor }
+    }
+
+    /// What takes secrets out of texts.
+    pub fn redactor(&self) -> &Redactor {
+        &self.redactor
     }
 
     /// Writes one event.
-    pub fn emit(&self, event: Event) {
+    pub fn emit(&self, mut event: Event) {
+        self.redactor.event(&mut event);
         self.sink.emit(event);
     }
 
     /// The first of an episode is written, repeats are counted.
-    pub fn open(&self, subject: &str, event: Event) -> bool {
+    pub fn open(&self, subject: &str, mut event: Event) -> bool {
+        self.redactor.event(&mut event);
         self.sink.open(subject, event)
     }
 

@@ -137,6 +137,7 @@ impl Host {
         let events = Events::new(
             EventSink::start(ledger.clone(), SinkOptions::default())
                 .map_err(|error| fail(error.to_string()))?,
+            Arc::new(wiring::redactor(&plan.config)),
         );
         let plan = Arc::new(plan);
         let wired = wire(&plan, &buffer, &events)?;
@@ -423,10 +424,21 @@ fn wire(plan: &Plan, buffer: &Buffer, events: &Events) -> Result<Wired, StartErr
     let mut connections = Vec::new();
     let mut inputs = Vec::new();
     for (number, connection) in (0_u32..).zip(&config.connections) {
-        inputs.push(Input::AddConnection(wiring::connection(
-            config,
-            ConnectionId(number),
-        )));
+        // One that only sources use has no gate, and opening it here would open it twice.
+        let sends = config
+            .adapters
+            .iter()
+            .flat_map(|adapter| &adapter.routes)
+            .flat_map(|route| &route.send);
+        if sends
+            .into_iter()
+            .any(|send| send.connection == connection.name.as_str())
+        {
+            inputs.push(Input::AddConnection(wiring::connection(
+                config,
+                ConnectionId(number),
+            )));
+        }
         connections.push(ConnectionSpec {
             name: connection.name.to_string(),
             connector: connection.connector.to_string(),
@@ -447,7 +459,12 @@ fn wire(plan: &Plan, buffer: &Buffer, events: &Events) -> Result<Wired, StartErr
     for (adapter, planned) in config.adapters.iter().zip(&plan.adapters) {
         let spec = ScopeSpec {
             id: adapter.name.to_string(),
-            window_ms: wiring::key_window_ms(config, adapter),
+            window_ms: wiring::key_window_ms(
+                config,
+                adapter,
+                planned.source.delivery,
+                planned.redelivery_bound_ms,
+            ),
             key_quota_bytes: config.key_quota.as_bytes(),
         };
         buffer.scope(spec).map_err(|error| StartError::Lane {

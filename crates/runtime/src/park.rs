@@ -150,7 +150,11 @@ impl Parker {
                 class: failure.class.to_owned(),
                 code: failure.detail.code.clone(),
                 provider: info.operation.clone(),
-                message: failure.detail.message.clone(),
+                message: self
+                    .events
+                    .redactor()
+                    .text(&failure.detail.message)
+                    .into_owned(),
                 response: None,
                 timed_out: failure.timed_out,
                 applied: if failure.maybe_applied {

@@ -29,6 +29,8 @@ pub struct AdapterPlan {
     pub name: String,
     /// Level two of its source.
     pub source: ResolvedSource,
+    /// How long its source may redeliver what it was told was accepted.
+    pub redelivery_bound_ms: Option<u64>,
     /// Its compiled routes.
     pub program: std::sync::Arc<Program>,
     /// Its routes' promises, in order.

@@ -79,10 +79,19 @@ pub fn adapter(
     }
     if problems.is_empty() {
         let program = std::sync::Arc::new(program);
+        let declared = plugins
+            .operation(&adapter.source.operation)
+            .map(|(_, operation)| operation.declaration);
+        let redelivery_bound_ms = match declared {
+            Some(OperationDeclaration::Source(declaration)) => declaration.redelivery_bound_ms,
+            _ => None,
+        };
+        let name = adapter.name.to_string();
         Ok((
             AdapterPlan {
-                name: adapter.name.to_string(),
+                name,
                 source,
+                redelivery_bound_ms,
                 program,
                 routes,
             },

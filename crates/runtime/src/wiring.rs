@@ -8,7 +8,8 @@ use consign_delivery::{
     ConnectionId, DirectMode, HostLimits, LaneConfig, LaneId, OnAmbiguous, OnWindowPassed, Policy,
     Repeat,
 };
-use consign_manifest::{RepeatKind, Window};
+use consign_ledger::Redactor;
+use consign_manifest::{DeliveryType, RepeatKind, Window};
 use consign_promise::Level;
 use std::time::Duration;
 
@@ -171,12 +172,57 @@ fn repeat(route: &Route, send: &Send, plan: &SendPlan, direct: Option<DirectMode
     }
 }
 
-/// How long accepted keys of an adapter are remembered.
-pub fn key_window_ms(config: &Config, adapter: &Adapter) -> u64 {
-    adapter
-        .idempotency_window
-        .unwrap_or(config.idempotency_window)
-        .as_ms()
+/// How long accepted keys of an adapter are remembered: for a client's keys, the window the operator
+/// chose; for a source that redelivers, as long as it may do so after its acknowledgement was lost.
+pub fn key_window_ms(
+    config: &Config,
+    adapter: &Adapter,
+    delivery: DeliveryType,
+    redelivery_bound_ms: Option<u64>,
+) -> u64 {
+    if delivery.is_offset_tracked() {
+        redelivery_bound_ms.unwrap_or(REDELIVERY_BOUND_MS)
+    } else {
+        adapter
+            .idempotency_window
+            .unwrap_or(config.idempotency_window)
+            .as_ms()
+    }
+}
+
+/// How long a source may redeliver what was acknowledged, where it does not say: a day.
+const REDELIVERY_BOUND_MS: u64 = 86_400_000;
+
+/// Texts shorter than this are no secrets worth hiding, and hiding them would blank every sentence.
+const SHORTEST_SECRET: usize = 4;
+
+/// Takes the configuration's secrets and the operator's fields out of events and views.
+pub fn redactor(config: &Config) -> Redactor {
+    let connections = config.connections.iter().map(|c| &c.config);
+    let sources = config.adapters.iter().map(|a| &a.source.config);
+    let sends = config
+        .adapters
+        .iter()
+        .flat_map(|a| &a.routes)
+        .flat_map(|r| &r.send)
+        .map(|s| &s.config);
+    let mut secrets: Vec<String> = connections
+        .chain(sources)
+        .chain(sends)
+        .flat_map(|settings| {
+            let pointers = settings
+                .passwords
+                .iter()
+                .chain(settings.secrets.iter().map(|secret| &secret.pointer));
+            pointers
+                .filter_map(|pointer| settings.value.pointer(pointer)?.as_str().map(str::to_owned))
+        })
+        .filter(|secret| secret.len() >= SHORTEST_SECRET)
+        .collect();
+    secrets.sort();
+    secrets.dedup();
+    let fields: Vec<String> = config.redact.iter().map(ToString::to_string).collect();
+    Redactor::new(secrets, &[], &fields)
 }
 
 /// The name of the position the host keeps for an adapter's source.

@@ -1,0 +1,284 @@
+//! What each command prints: empty, one, many; text and `--json`; exit codes.
+
+use consign_e2e::{Host, built, consign, free_port};
+use std::path::Path;
+use std::process::Output;
+
+fn said(folder: &Path, out: &Output) -> String {
+    let text = format!(
+        "exit {}\n--- stdout\n{}--- stderr\n{}",
+        out.status.code().unwrap_or(-1),
+        String::from_utf8_lossy(&out.stdout),
+        String::from_utf8_lossy(&out.stderr)
+    );
+    text.replace(folder.to_str().unwrap(), "[folder]")
+        .replace(built().plugins.to_str().unwrap(), "[plugins]")
+}
+
+fn json(args: &[&str]) -> serde_json::Value {
+    let out = consign(args);
+    serde_json::from_slice(&out.stdout).unwrap_or_else(|error| {
+        panic!(
+            "{args:?}: {error}\n{}\n{}",
+            String::from_utf8_lossy(&out.stdout),
+            String::from_utf8_lossy(&out.stderr)
+        )
+    })
+}
+
+fn plugins() -> String {
+    built().plugins.display().to_string()
+}
+
+#[test]
+fn plugins_of_an_empty_folder_and_of_ours() {
+    let folder = tempfile::tempdir().unwrap();
+    let empty = folder.path().to_str().unwrap();
+    insta::assert_snapshot!(
+        "plugins_empty",
+        said(folder.path(), &consign(&["plugins", "--plugins", empty]))
+    );
+    assert_eq!(
+        json(&["--json", "plugins", "--plugins", empty]),
+        serde_json::json!([]),
+        "[] when empty"
+    );
+    let rows = json(&["--json", "plugins", "--plugins", &plugins()]);
+    let names: Vec<&str> = rows
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| row["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["http", "localfile", "nats", "sqlite"]);
+    for row in rows.as_array().unwrap() {
+        assert!(
+            row["digest"].as_str().unwrap().len() == 64
+                && !row["operations"].as_array().unwrap().is_empty(),
+            "{row:#}"
+        );
+    }
+}
+
+#[test]
+fn verify_says_what_a_file_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = folder.path().join("libx.so");
+    std::fs::write(&text, "hello\n").unwrap();
+    insta::assert_snapshot!(
+        "verify_text_file",
+        said(
+            folder.path(),
+            &consign(&["plugins", "verify", text.to_str().unwrap()])
+        )
+    );
+    let good = Path::new(&plugins()).join("libconsign_plugin_http.so");
+    assert_eq!(
+        consign(&["plugins", "verify", good.to_str().unwrap()])
+            .status
+            .code(),
+        Some(0)
+    );
+}
+
+#[test]
+fn promises_as_a_table_and_as_json() {
+    let folder = tempfile::tempdir().unwrap();
+    insta::assert_snapshot!(
+        "promises",
+        said(
+            folder.path(),
+            &consign(&["promises", "--plugins", &plugins()])
+        )
+    );
+    let rows = json(&["--json", "promises", "--plugins", &plugins()]);
+    let of = |id: &str| {
+        rows.as_array()
+            .unwrap()
+            .iter()
+            .find(|row| row["operation"] == id)
+            .cloned()
+            .unwrap()
+    };
+    assert_eq!(of("nats.publish")["sink"]["promise"], "effectively_once");
+    assert_eq!(
+        of("localfile.write.local")["sink"]["repeat"]["kind"],
+        "same_target"
+    );
+}
+
+#[test]
+fn the_schema_holds_every_plugins_own_settings() {
+    let schema = consign(&["schema", "--plugins", &plugins()]);
+    assert_eq!(schema.status.code(), Some(0));
+    let text = String::from_utf8(schema.stdout).unwrap();
+    for word in [
+        "write_key_column",
+        "jetstream",
+        "overwrite_existing",
+        "Idempotency-Key",
+    ] {
+        assert!(text.contains(word), "the schema lacks {word}");
+    }
+}
+
+#[test]
+fn vrl_runs_one_expression() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| said(folder.path(), &consign(&[&["vrl"], args].concat()));
+    insta::assert_snapshot!(
+        "vrl_value",
+        run(&[".body.a + 1", "--message", r#"{"body": {"a": 1}}"#])
+    );
+    insta::assert_snapshot!("vrl_error", run(&[".body.a +"]));
+    insta::assert_snapshot!(
+        "vrl_bad_message",
+        run(&[".body", "--message", r#"{"boddy": 1}"#])
+    );
+}
+
+#[test]
+fn explain_a_code_and_an_unknown_one() {
+    let folder = tempfile::tempdir().unwrap();
+    insta::assert_snapshot!(
+        "explain_code",
+        said(folder.path(), &consign(&["explain", "gate_closed"]))
+    );
+    insta::assert_snapshot!(
+        "explain_unknown",
+        said(folder.path(), &consign(&["explain", "gate_close"]))
+    );
+}
+
+const CONFIG: &str = r#"
+connections:
+  hooks: { connector: http, config: { listen: "127.0.0.1:{port}" } }
+  out:   { connector: localfile, config: { root: ./out } }
+adapters:
+  hooks:
+    source: { connection: hooks, operation: http.receive, config: { path: /in } }
+    key: .body.type
+    routes:
+      - name: payments
+        match: "payment.*"
+        when: '(to_int(.body.amount) ?? 0) > 0'
+        send:
+          - { id: file, connection: out, operation: localfile.write.local, config: { path: "{{ .body.id }}.json" } }
+      - name: rest
+        send: []
+"#;
+
+#[tokio::test]
+async fn a_running_host_shows_status_and_events() {
+    let folder = tempfile::tempdir().unwrap();
+    let port = free_port();
+    let mut host = Host::new(folder.path(), &CONFIG.replace("{port}", &port.to_string()));
+    let file = host.config().display().to_string();
+    let explain = |message: &str| said(folder.path(), &consign(&["explain", &file, message]));
+    insta::assert_snapshot!(
+        "explain_claimed",
+        explain(r#"{"body": {"type": "payment.done", "amount": "5", "id": "x"}}"#)
+    );
+    insta::assert_snapshot!(
+        "explain_not_claimed",
+        explain(r#"{"body": {"type": "payment.done", "amount": "0"}}"#)
+    );
+    insta::assert_snapshot!(
+        "explain_no_pattern",
+        explain(r#"{"body": {"type": "order"}}"#)
+    );
+    let shown = consign(&["show", "config", &file]);
+    assert_eq!(
+        shown.status.code(),
+        Some(0),
+        "{}",
+        said(folder.path(), &shown)
+    );
+
+    let unreachable = consign(&["status", "--host", &host.url("")]);
+    assert_eq!(
+        unreachable.status.code(),
+        Some(3),
+        "{}",
+        said(folder.path(), &unreachable)
+    );
+
+    host.start().await;
+    host.until("the source runs", |status| {
+        status["adapters"][0]["state"] == "running"
+    })
+    .await;
+    let client = reqwest::Client::new();
+    for n in 0..3 {
+        common_post(
+            &client,
+            port,
+            &format!(r#"{{"type": "payment.done", "amount": "5", "id": "p{n}"}}"#),
+        )
+        .await;
+    }
+    common_post(&client, port, r#"{"type": "order"}"#).await;
+    host.until("delivered", |status| {
+        status["lanes"][0]["outcomes"]["delivered"] == 3
+    })
+    .await;
+    let status = json(&["--json", "status", "--host", &host.url("")]);
+    assert_eq!(status["adapters"][0]["outcomes"]["accepted"], 3);
+    assert_eq!(status["adapters"][0]["outcomes"]["no_send"], 1);
+    assert_eq!(status["readiness"]["ready"], true, "{status:#}");
+    let text = consign(&["status", "--host", &host.url("")]);
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(
+        text.contains("hooks/payments/file") && text.contains("delivered 3"),
+        "{text}"
+    );
+    let metrics = client
+        .get(host.url("/metrics"))
+        .send()
+        .await
+        .unwrap()
+        .text()
+        .await
+        .unwrap();
+    assert!(metrics.contains("consign_messages"), "{metrics}");
+    let ready = client.get(host.url("/health/ready")).send().await.unwrap();
+    assert_eq!(ready.status().as_u16(), 200);
+
+    let events = json(&["--json", "events", "--host", &host.url("")]);
+    assert!(
+        events
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|e| e["code"] == "host_started"),
+        "{events:#}"
+    );
+    assert_eq!(host.stop(), Some(0), "{}", host.log());
+    // The same from the stopped host's folder.
+    let data = host.data().display().to_string();
+    let events = json(&[
+        "--json",
+        "events",
+        "--data-dir",
+        &data,
+        "--code",
+        "host_stopped",
+    ]);
+    assert_eq!(events.as_array().unwrap().len(), 1, "{events:#}");
+    let none = json(&["--json", "events", "--data-dir", &data, "--code", "denied"]);
+    assert_eq!(none, serde_json::json!([]));
+    let odd = consign(&["events", "--data-dir", &data, "--code", "gate_close"]);
+    insta::assert_snapshot!("events_unknown_code", said(folder.path(), &odd));
+}
+
+async fn common_post(client: &reqwest::Client, port: u16, body: &str) {
+    let url = format!("http://127.0.0.1:{port}/in");
+    let response = client
+        .post(url)
+        .header("content-type", "application/json")
+        .body(body.to_owned())
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(response.status().as_u16(), 202);
+}

@@ -1,0 +1,224 @@
+//! What the process tests share: a client that retries under one key, and readers that count effects.
+#![allow(dead_code, reason = "each test binary uses some of these")]
+
+use consign_e2e::Host;
+use futures::StreamExt as _;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Posts numbered bodies until told to stop, each under its own `Idempotency-Key`, and repeats each
+/// until it is answered 2xx, as a careful client does.
+pub struct Poster {
+    stop: Arc<AtomicBool>,
+    tasks: Vec<tokio::task::JoinHandle<u64>>,
+    accepted: Arc<AtomicU64>,
+}
+
+impl Poster {
+    /// `clients` of them at once, to this address.
+    pub fn start(url: &str, clients: u64) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let accepted = Arc::new(AtomicU64::new(0));
+        let client = reqwest::Client::builder()
+            .timeout(Duration::from_secs(10))
+            .build()
+            .unwrap();
+        let tasks = (0..clients)
+            .map(|number| {
+                let (url, client) = (url.to_owned(), client.clone());
+                let (stop, accepted) = (Arc::clone(&stop), Arc::clone(&accepted));
+                tokio::spawn(async move {
+                    let mut sent = 0;
+                    while !stop.load(Ordering::Relaxed) {
+                        let id = format!("{number}-{sent}");
+                        post(&client, &url, &id).await;
+                        accepted.fetch_add(1, Ordering::Relaxed);
+                        sent += 1;
+                    }
+                    sent
+                })
+            })
+            .collect();
+        Self {
+            stop,
+            tasks,
+            accepted,
+        }
+    }
+
+    /// Bodies answered 2xx so far.
+    pub fn accepted(&self) -> u64 {
+        self.accepted.load(Ordering::Relaxed)
+    }
+
+    /// Waits until so many more were accepted.
+    pub async fn wait_for(&self, more: u64) {
+        let goal = self.accepted() + more;
+        let from = Instant::now();
+        while self.accepted() < goal {
+            assert!(
+                from.elapsed() < Duration::from_secs(120),
+                "clients make no progress: {} of {goal}",
+                self.accepted()
+            );
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Lets each client finish its body; the ids that were accepted.
+    pub async fn finish(self) -> Vec<String> {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut ids = Vec::new();
+        for (number, task) in self.tasks.into_iter().enumerate() {
+            let sent = task.await.unwrap();
+            ids.extend((0..sent).map(|n| format!("{number}-{n}")));
+        }
+        ids
+    }
+}
+
+/// One body until it is accepted; a minute without an answer fails the test.
+pub async fn post(client: &reqwest::Client, url: &str, id: &str) {
+    let from = Instant::now();
+    loop {
+        let body = format!("{{\"id\": \"{id}\", \"amount\": 1.10}}");
+        let sent = client
+            .post(url)
+            .header("content-type", "application/json")
+            .header("idempotency-key", id)
+            .body(body)
+            .send()
+            .await;
+        match sent {
+            Ok(response) if response.status().is_success() => return,
+            // Refused, reset, 503 and 409 (its first copy is still being accepted): the same again.
+            Ok(response)
+                if response.status().as_u16() == 503 || response.status().as_u16() == 409 => {}
+            Ok(response) => panic!(
+                "{id}: {} {}",
+                response.status(),
+                response.text().await.unwrap_or_default()
+            ),
+            Err(_) => {}
+        }
+        assert!(
+            from.elapsed() < Duration::from_secs(60),
+            "{id} was not accepted in a minute"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Effects and distinct write keys by id.
+pub type Effects = BTreeMap<String, Vec<String>>;
+
+/// Asserts that every id landed exactly once.
+pub fn assert_once(effects: &Effects, ids: &[String]) {
+    let lost: Vec<&String> = ids.iter().filter(|id| !effects.contains_key(*id)).collect();
+    assert!(
+        lost.is_empty(),
+        "{} of {} lost, such as {:?}",
+        lost.len(),
+        ids.len(),
+        lost.first()
+    );
+    let copies: Vec<_> = effects.iter().filter(|(_, keys)| keys.len() > 1).collect();
+    assert!(
+        copies.is_empty(),
+        "{} ids arrived more than once, such as {:?}",
+        copies.len(),
+        copies.first()
+    );
+}
+
+/// Every message of a JetStream stream, read without the connector: id from the body, key from the header.
+pub async fn read_stream(url: &str, stream: &str) -> Effects {
+    let client = async_nats::connect(url).await.unwrap();
+    let jetstream = async_nats::jetstream::new(client);
+    let mut stream = jetstream.get_stream(stream).await.unwrap();
+    let expected = stream.info().await.unwrap().state.messages;
+    let consumer = stream
+        .create_consumer(async_nats::jetstream::consumer::pull::OrderedConfig::default())
+        .await
+        .unwrap();
+    let mut messages = consumer.messages().await.unwrap();
+    let mut effects = Effects::new();
+    for _ in 0..expected {
+        let message = tokio::time::timeout(Duration::from_secs(20), messages.next())
+            .await
+            .unwrap()
+            .unwrap()
+            .unwrap();
+        let body: serde_json::Value = serde_json::from_slice(&message.payload).unwrap();
+        let key = message
+            .headers
+            .as_ref()
+            .and_then(|headers| headers.get("consign.write-key"))
+            .map(|key| key.as_str().to_owned())
+            .expect("every copy carries the write key");
+        effects
+            .entry(body["id"].as_str().unwrap().to_owned())
+            .or_default()
+            .push(key);
+    }
+    effects
+}
+
+/// Every row of a table, read with SQLite itself.
+pub fn read_table(path: &std::path::Path, table: &str) -> Effects {
+    let db = rusqlite::Connection::open(path).unwrap();
+    let mut rows = db
+        .prepare(&format!("SELECT id, write_key FROM {table}"))
+        .unwrap();
+    let mut effects = Effects::new();
+    let found = rows
+        .query_map([], |row| {
+            Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?))
+        })
+        .unwrap();
+    for row in found {
+        let (id, key) = row.unwrap();
+        effects.entry(id).or_default().push(key);
+    }
+    effects
+}
+
+/// Waits until no lane has pending writes.
+pub async fn drained(host: &Host) -> serde_json::Value {
+    host.until("all lanes empty", |status| {
+        status["lanes"]
+            .as_array()
+            .is_some_and(|lanes| lanes.iter().all(|lane| lane["pending"] == 0))
+    })
+    .await
+}
+
+/// Both ledgers of a status document: received = outcomes + in process; accepted = outcomes + pending.
+pub fn assert_ledgers(status: &serde_json::Value) {
+    let sum = |value: &serde_json::Value| -> u64 {
+        value
+            .as_object()
+            .unwrap()
+            .values()
+            .map(|n| n.as_u64().unwrap())
+            .sum()
+    };
+    for adapter in status["adapters"].as_array().unwrap() {
+        let ended = sum(&adapter["outcomes"]);
+        assert_eq!(
+            adapter["received"].as_u64().unwrap(),
+            ended + adapter["in_process"].as_u64().unwrap(),
+            "{adapter:#}"
+        );
+    }
+    for lane in status["lanes"].as_array().unwrap() {
+        let ended = sum(&lane["outcomes"]);
+        assert_eq!(
+            lane["accepted"].as_u64().unwrap(),
+            ended + lane["pending"].as_u64().unwrap(),
+            "{lane:#}"
+        );
+    }
+}
