@@ -11,8 +11,9 @@ pub(crate) struct Class {
     max_in_flight: Option<u32>,
     rate_per_s: Option<u32>,
     used: u32,
-    /// Writes it may send now, in thousandths; full after one idle second.
-    tokens_milli: u64,
+    /// Writes it may send now, in thousandths; full after one idle second. A batch may overdraw
+    /// it: a sealed one can't be cut, and the wait afterwards keeps the rate.
+    tokens_milli: i64,
     refilled_ms: u64,
     /// Lanes that may have something to send.
     pub(crate) queue: VecDeque<LaneId>,
@@ -66,7 +67,7 @@ impl Classes {
                 max_in_flight: None,
                 rate_per_s: None,
                 used: 0,
-                tokens_milli: u64::from(config.rate_per_s.unwrap_or(0)) * 1_000,
+                tokens_milli: i64::from(config.rate_per_s.unwrap_or(0)) * 1_000,
                 refilled_ms: now_ms,
                 queue: VecDeque::new(),
             });
@@ -101,8 +102,8 @@ impl Classes {
         self.map.get_mut(&id)?.queue.pop_front()
     }
 
-    /// Writes this class may put into its next request: 0 without a slot or a token.
-    pub(crate) fn allowance(&mut self, id: ClassId, now_ms: u64) -> u32 {
+    /// Whether this class has a slot and a token for one more request.
+    pub(crate) fn may_send(&mut self, id: ClassId, now_ms: u64) -> bool {
         let shared: u32 = self
             .max_in_flight
             .saturating_sub(self.map.values().map(|class| class.reserved).sum());
@@ -112,19 +113,16 @@ impl Classes {
             .map(|class| class.used.saturating_sub(class.reserved))
             .sum();
         let Some(class) = self.map.get_mut(&id) else {
-            return 0;
+            return false;
         };
         if class.used >= class.reserved && shared_used >= shared {
-            return 0;
+            return false;
         }
         if class.max_in_flight.is_some_and(|limit| class.used >= limit) {
-            return 0;
+            return false;
         }
         class.refill(now_ms);
-        match class.rate_per_s {
-            None => u32::MAX,
-            Some(_) => u32::try_from(class.tokens_milli / 1_000).unwrap_or(u32::MAX),
-        }
+        class.rate_per_s.is_none() || class.tokens_milli >= 1_000
     }
 
     /// When a class that waits for tokens has one again.
@@ -134,7 +132,7 @@ impl Classes {
         if class.tokens_milli >= 1_000 || class.queue.is_empty() {
             return None;
         }
-        let missing = 1_000 - class.tokens_milli;
+        let missing = (1_000 - class.tokens_milli).unsigned_abs();
         Some(now_ms.saturating_add(missing.div_ceil(rate.max(1)).max(1)))
     }
 
@@ -146,7 +144,7 @@ impl Classes {
             if class.rate_per_s.is_some() {
                 class.tokens_milli = class
                     .tokens_milli
-                    .saturating_sub(u64::from(writes).saturating_mul(1_000));
+                    .saturating_sub(i64::from(writes).saturating_mul(1_000));
             }
         }
     }
@@ -170,11 +168,9 @@ impl Class {
     fn refill(&mut self, now_ms: u64) {
         if let Some(rate) = self.rate_per_s {
             let elapsed = now_ms.saturating_sub(self.refilled_ms);
-            let full = u64::from(rate).saturating_mul(1_000);
-            self.tokens_milli = self
-                .tokens_milli
-                .saturating_add(elapsed.saturating_mul(u64::from(rate)))
-                .min(full);
+            let full = i64::from(rate).saturating_mul(1_000);
+            let gained = i64::try_from(elapsed.saturating_mul(u64::from(rate))).unwrap_or(i64::MAX);
+            self.tokens_milli = self.tokens_milli.saturating_add(gained).min(full);
         }
         self.refilled_ms = now_ms;
     }
@@ -200,16 +196,16 @@ mod tests {
             classes: vec![class(1, 4), class(2, 1)],
         });
         let mut bulk = 0;
-        while classes.allowance(ClassId(2), 0) > 0 {
+        while classes.may_send(ClassId(2), 0) {
             classes.take(ClassId(2), 1);
             bulk += 1;
         }
         assert_eq!(bulk, 3, "its own one and the two nobody reserved");
         for _ in 0..4 {
-            assert!(classes.allowance(ClassId(1), 0) > 0);
+            assert!(classes.may_send(ClassId(1), 0));
             classes.take(ClassId(1), 1);
         }
-        assert_eq!(classes.allowance(ClassId(1), 0), 0);
+        assert!(!classes.may_send(ClassId(1), 0));
     }
 
     #[test]
@@ -221,17 +217,16 @@ mod tests {
                 ..class(1, 1)
             }],
         });
-        assert_eq!(classes.allowance(ClassId(1), 0), 10);
-        classes.take(ClassId(1), 10);
+        assert!(classes.may_send(ClassId(1), 0));
+        classes.take(ClassId(1), 15);
         classes.give_back(ClassId(1));
         classes.enqueue(ClassId(1), LaneId(0));
-        assert_eq!(classes.allowance(ClassId(1), 50), 0);
-        assert_eq!(classes.token_at(ClassId(1), 50), Some(100));
-        assert_eq!(classes.allowance(ClassId(1), 100), 1);
+        assert!(!classes.may_send(ClassId(1), 50));
         assert_eq!(
-            classes.allowance(ClassId(1), 10_000),
-            10,
-            "one second's burst"
+            classes.token_at(ClassId(1), 50),
+            Some(600),
+            "the overdraft is paid first"
         );
+        assert!(classes.may_send(ClassId(1), 600));
     }
 }

@@ -32,8 +32,7 @@ impl Delivery {
     /// One request of this class, if a lane of it has one.
     fn turn(&mut self, class: ClassId) -> bool {
         loop {
-            let allowance = self.classes.allowance(class, self.now_ms);
-            if allowance == 0 {
+            if !self.classes.may_send(class, self.now_ms) {
                 if let Some(at) = self.classes.token_at(class, self.now_ms) {
                     self.timers.insert((at, Timer::Tokens(class)));
                 }
@@ -45,7 +44,7 @@ impl Delivery {
             if let Some(lane) = self.lanes.get_mut(&id) {
                 lane.queued = false;
             }
-            if self.service(id, allowance) {
+            if self.service(id) {
                 self.wake(id);
                 return true;
             }
@@ -53,21 +52,21 @@ impl Delivery {
     }
 
     /// Tries to send one request for a lane.
-    fn service(&mut self, id: LaneId, allowance: u32) -> bool {
+    fn service(&mut self, id: LaneId) -> bool {
         self.expire(id);
         match self.mode(id) {
             Mode::Blocked => false,
             Mode::Canary => self.send_canary(id),
-            Mode::Open => self.send_next(id, allowance),
+            Mode::Open => self.send_next(id),
         }
     }
 
-    fn send_next(&mut self, id: LaneId, allowance: u32) -> bool {
+    fn send_next(&mut self, id: LaneId) -> bool {
         loop {
             let Some(lane) = self.lanes.get(&id) else {
                 return false;
             };
-            let room = lane.room().min(allowance);
+            let room = lane.room();
             if room == 0 {
                 return false;
             }
@@ -204,7 +203,7 @@ impl Delivery {
                 .lanes
                 .get(&other)
                 .map_or(ClassId(0), |lane| self.classes.resolve(lane.cfg.class));
-            if self.classes.allowance(class, self.now_ms) == 0 {
+            if !self.classes.may_send(class, self.now_ms) {
                 // It is asked again when its class has a slot.
                 if other != id {
                     self.wake(other);
