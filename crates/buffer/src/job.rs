@@ -16,6 +16,7 @@ use crate::checkpoint::{LaneOverride, Overrides, encode};
 use crate::codec::Put;
 use crate::core::Core;
 use crate::fs::{FileHandle, Open, write_all_at};
+use crate::items::Held;
 use crate::keys::KeyFile;
 use crate::lane::{LogPlace, SpillFile};
 use crate::log::{FORMAT_VERSION, LogPoint, SEGMENT_HEADER};
@@ -382,7 +383,7 @@ impl Core {
                 };
                 let wanted = wanted
                     && !(self.planted == Some(Planted::CompactionDropsLive) && copied % 8 == 7);
-                if wanted || self.planted == Some(Planted::CompactionKeepsSettled) {
+                if wanted {
                     copied += 1;
                     let crc = crc32c::crc32c(&enc);
                     record::append(&mut buf, self.stamp(out.salt, seq), &[], &enc, crc);
@@ -450,6 +451,9 @@ impl Core {
             let mut handle = if made {
                 self.fs.create_dir(&dir)?;
                 file.salt = self.fs.entropy();
+                if self.planted != Some(Planted::GarbageKept) {
+                    self.garbage.retain(|p| *p != path);
+                }
                 let mut handle = match self.fs.open(&path, Open::Create) {
                     Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
                         self.fs.open(&path, Open::Write)?
@@ -698,7 +702,10 @@ fn overrides(state: &crate::state::State, job: &Job) -> (Overrides, Vec<(u32, u6
         for (seq, entry) in lane.entries.range(..=through) {
             let at = files.partition_point(|f| f.last_seq < *seq);
             if let Some(file) = files.get_mut(at) {
-                file.put_on(entry.charge, entry.held.as_deref().unwrap_or(&Vec::new()));
+                let none = Held::new();
+                let held = entry.held.as_deref().unwrap_or(&none);
+                let forget = state.planted == Some(Planted::ChildrenForgottenOnSpill);
+                file.put_on(entry.charge, if forget { &none } else { held });
             }
         }
         files.retain(|f| {

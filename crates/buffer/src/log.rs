@@ -214,11 +214,6 @@ impl Log {
         let Some(slot) = self.free_slot() else {
             return Ok(false);
         };
-        let salt = if self.planted == Some(Planted::SaltReused) {
-            1
-        } else {
-            salt
-        };
         let header = SegmentHeader {
             number,
             salt,

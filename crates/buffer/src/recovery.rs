@@ -99,6 +99,7 @@ pub(crate) fn open(
     // The checkpoint.
     let record_limit = (segment_bytes - SEGMENT_HEADER) / 2;
     let mut state = State::new(options.body_memory_bytes, record_limit);
+    state.planted = planted;
     let mut best: Option<(u64, usize, Vec<u8>)> = None;
     for slot in 0..2 {
         let path = checkpoint::slot_path(&dir, slot);
@@ -267,9 +268,14 @@ pub(crate) fn open(
 
     // What was read may be in the system's cache alone: its flush failed, and no later flush would write it. So what
     // the last run wrote last is written again before anything is built on it.
-    rewrite_tail(&live, &mut slots, run.group_offset, &tail)
-        .map_err(at.io("writing again in", &dir))?;
-    if let Some((_, _, payload)) = best.as_ref().filter(|_| !state_is_new) {
+    if planted != Some(Planted::TailNotRewritten) {
+        rewrite_tail(&live, &mut slots, run.group_offset, &tail)
+            .map_err(at.io("writing again in", &dir))?;
+    }
+    if let Some((_, _, payload)) = best
+        .as_ref()
+        .filter(|_| !state_is_new && planted != Some(Planted::CheckpointNotRewritten))
+    {
         slots_of_checkpoint
             .write(payload)
             .map_err(at.io("writing the checkpoint again in", &dir))?;
@@ -295,7 +301,15 @@ pub(crate) fn open(
         segment_bytes,
         planted,
     };
-    let assign = state.lanes.iter().map(|l| l.next_seq).collect();
+    let reuse = planted == Some(Planted::SeqReused);
+    let first = |l: &Lane| {
+        if reuse {
+            l.settled_through() + 1
+        } else {
+            l.next_seq
+        }
+    };
+    let assign = state.lanes.iter().map(first).collect();
     let shared = Arc::new(Shared::new(state));
     #[cfg(any(test, feature = "simulation"))]
     shared.set_clock(unix_ms);
@@ -383,6 +397,9 @@ fn begin_run(core: &mut Core, first: Option<u64>, damage: bool) -> io::Result<()
             wall_unix_ms,
         },
     );
+    if core.planted == Some(Planted::CleanMarkEarly) {
+        items::put_item(&mut payload, &Item::Clean);
+    }
     let record = Prepared::items(payload, Done::Nothing);
     let mut rotate = damage || record.size() > core.log.remaining();
     let number = first.unwrap_or_else(|| core.log.active_number().max(core.point.segment) + 1);

@@ -201,6 +201,10 @@ impl Core {
         let salt = self.fs.entropy();
         self.fs.create_dir(&self.lane_dir(lane))?;
         let path = self.spill_path(lane, number);
+        // A name that could not be removed may be given again.
+        if self.planted != Some(Planted::GarbageKept) {
+            self.garbage.retain(|p| *p != path);
+        }
         let mut file = match self.fs.open(&path, Open::Create) {
             // Left by an attempt that failed.
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
@@ -280,12 +284,7 @@ impl Core {
             Err(e) => return Err(e),
         };
         let planted = self.planted;
-        let len = if planted == Some(Planted::SpillLengthIgnored) {
-            handle.size()?
-        } else {
-            file.len
-        };
-        let mut walk = Walk::new(handle.as_ref(), file.salt, len, offset)
+        let mut walk = Walk::new(handle.as_ref(), file.salt, file.len, offset)
             .unchecked(planted == Some(Planted::PayloadUnchecked));
         let mut bytes = 0usize;
         let mut index: Vec<(u64, u64)> = Vec::new();

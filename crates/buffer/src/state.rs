@@ -13,6 +13,7 @@ use crate::error::BufferError;
 use crate::items::{Held, Item};
 use crate::keys::Scope;
 use crate::lane::{Entry, Lane, LogPlace, SpilledMeta};
+use crate::planted::Planted;
 
 /// Sentences about losses kept; beyond it only the counts grow.
 const MAX_LOST_NOTES: usize = 100;
@@ -46,6 +47,7 @@ pub(crate) struct State {
     /// The disk is full and the log has come down to its reserve.
     pub(crate) disk_full: Option<String>,
     pub(crate) record_limit: u64,
+    pub(crate) planted: Option<Planted>,
     pub(crate) lost: Lost,
     pub(crate) totals: BufferStats,
     /// Why nothing is taken any more.
@@ -79,6 +81,7 @@ impl State {
             reclaim: false,
             disk_full: None,
             record_limit,
+            planted: None,
             lost: Lost::default(),
             totals: BufferStats::default(),
             stopped: None,
@@ -331,9 +334,14 @@ impl State {
     }
 
     fn purge(&mut self, number: u32, through: u64) {
+        let again = self.planted == Some(Planted::PurgeReplayed);
         let lane = self.lane_mut(number);
         let pending = lane.next_seq.saturating_sub(1).min(through);
         let purged = pending - lane.settled.count_in(1, pending);
+        if purged == 0 && !again {
+            // Replayed over a checkpoint that knows it: the files may hold later writes by now.
+            return;
+        }
         lane.settled.insert_range(1, pending);
         lane.count_outcome(PURGED, purged);
         lane.states = lane.states.split_off(&(pending + 1));
@@ -408,7 +416,13 @@ impl State {
     ///
     /// A checkpoint may know the run already and have frontiers of it, which say nothing about the run before.
     fn begin_session(&mut self, epoch: u32) {
-        if !self.clean && epoch > self.run_epoch {
+        let again = epoch <= self.run_epoch && self.planted != Some(Planted::RunReplayed);
+        if self.clean && self.planted == Some(Planted::MaybeForgottenOnClean) {
+            self.lanes
+                .iter_mut()
+                .for_each(|lane| lane.maybe_through = 0);
+        }
+        if !self.clean && !again {
             for lane in &mut self.lanes {
                 lane.maybe_through = lane.maybe_through.max(lane.frontier);
             }
