@@ -3,7 +3,7 @@
 
 use crate::promises;
 use consign_config::{Catalog, Config, Environment, Problem};
-use consign_loader::{LoadOptions, Plugins};
+use consign_loader::{LoadError, LoadOptions, Plugins};
 use consign_manifest::{ResolvedSource, SinkDeclaration};
 use consign_pipeline::Program;
 use consign_promise::{RoutePromise, SendPromise};
@@ -93,18 +93,7 @@ pub fn plan(
             lock,
             cache_dir: cache,
         };
-        Plugins::load(&options).map_err(|error| {
-            let place = consign_config::Place {
-                file: path.display().to_string().into(),
-                line: 1,
-                column: 1,
-            };
-            error
-                .refusals()
-                .iter()
-                .map(|refusal| Problem::error(&place, refusal.code, refusal.message.clone()))
-                .collect::<Vec<_>>()
-        })?
+        Plugins::load(&options).map_err(|error| refused(path, &look, &error))?
     };
     let manifests = plugins
         .manifests()
@@ -142,18 +131,32 @@ pub fn plan(
     }
 }
 
+/// A plugin that was refused, at the place where the configuration asks for it, or at its beginning.
+fn refused(path: &Path, look: &consign_config::FirstLook, error: &LoadError) -> Vec<Problem> {
+    let start = place_of(path);
+    let problem = |refusal: &consign_loader::Refusal| {
+        let asked = look.connectors.iter().chain(&look.functions).find(|named| {
+            refusal.message.contains(&format!("uses {} ", named.name))
+        });
+        let place = asked.map_or(&start, |named| named.name.place());
+        let file = refusal.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let message = if file.ends_with(".so") { format!("{file}: {}", refusal.message) } else { refusal.message.clone() };
+        Problem::error(place, refusal.code, message)
+    };
+    error.refusals().iter().map(problem).collect()
+}
+
+fn place_of(path: &Path) -> consign_config::Place {
+    consign_config::Place { file: path.display().to_string().into(), line: 1, column: 1 }
+}
+
 fn read(path: &Path) -> Result<String, Vec<Problem>> {
     std::fs::read_to_string(path).map_err(|error| {
-        let place = consign_config::Place {
-            file: path.display().to_string().into(),
-            line: 1,
-            column: 1,
-        };
         let message = match error.kind() {
             std::io::ErrorKind::NotFound => "there is no such file".to_owned(),
             std::io::ErrorKind::InvalidData => "the file is not UTF-8 text".to_owned(),
             _ => format!("cannot be read: {error}"),
         };
-        vec![Problem::error(&place, "unreadable", message)]
+        vec![Problem::error(&place_of(path), "unreadable", message)]
     })
 }

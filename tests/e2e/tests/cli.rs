@@ -128,7 +128,7 @@ fn vrl_runs_one_expression() {
     let run = |args: &[&str]| said(folder.path(), &consign(&[&["vrl"], args].concat()));
     insta::assert_snapshot!(
         "vrl_value",
-        run(&[".body.a + 1", "--message", r#"{"body": {"a": 1}}"#])
+        run(&["to_int!(.body.a) + 1", "--message", r#"{"body": {"a": 1}}"#])
     );
     insta::assert_snapshot!("vrl_error", run(&[".body.a +"]));
     insta::assert_snapshot!(

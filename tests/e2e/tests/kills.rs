@@ -103,13 +103,7 @@ adapters:
         ),
     );
     let out = folder.path().join("out.db");
-    let rows = || {
-        if out.exists() {
-            read_table(&out, "orders").len()
-        } else {
-            0
-        }
-    };
+    let rows = || read_table(&out, "orders").len();
     for kill in 1..=KILLS {
         host.start().await;
         let goal = (MESSAGES / (KILLS + 2) * kill).min(MESSAGES);

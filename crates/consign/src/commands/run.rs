@@ -11,7 +11,9 @@ pub fn run(file: &Path) -> Result<(), CliError> {
     log_to_stderr();
     let plan = problems::plan(file)?;
     if !plan.unset_secrets.is_empty() {
-        return Err(problems::error(&plan.unset_secrets));
+        let fatal: Vec<_> =
+            plan.unset_secrets.iter().map(|p| consign_config::Problem::error(&p.place, p.code, p.message.clone())).collect();
+        return Err(problems::error(&fatal));
     }
     if !plan.warnings.is_empty() {
         eprintln!("{}", problems::text(&plan.warnings));

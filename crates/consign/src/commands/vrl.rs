@@ -1,7 +1,7 @@
 //! `consign vrl`: one expression, compiled and run on one message.
 
 use crate::commands::message;
-use crate::output::{CliError, Output};
+use crate::output::{CliError, Kind, Output};
 use crate::problems;
 use consign_config::Text;
 use consign_pipeline::Message;
@@ -13,6 +13,10 @@ pub fn run(out: Output, expression: &str, text: Option<&str>) -> Result<(), CliE
     };
     // The result is JSON already, numbers of any size included; reading it into a value might change them.
     let result = consign_pipeline::try_expression(&Text::from(expression), &message)
-        .map_err(|problems| problems::error(&problems))?;
+        .map_err(|problems| {
+            // The expression came from the command line: there is no file to point into.
+            let text: Vec<&str> = problems.iter().map(|problem| problem.message.as_str()).collect();
+            CliError::problems(Kind::Input, text.join("\n"), problems::values(&problems))
+        })?;
     out.text(&result)
 }

@@ -166,13 +166,22 @@ pub async fn read_stream(url: &str, stream: &str) -> Effects {
     effects
 }
 
-/// Every row of a table, read with SQLite itself.
+/// Every row of a table, read with SQLite itself; none while there is no table yet.
 pub fn read_table(path: &std::path::Path, table: &str) -> Effects {
-    let db = rusqlite::Connection::open(path).unwrap();
+    let mut effects = Effects::new();
+    if !path.exists() {
+        return effects;
+    }
+    let db =
+        rusqlite::Connection::open_with_flags(path, rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY)
+            .unwrap();
+    db.busy_timeout(Duration::from_secs(10)).unwrap();
+    if !db.table_exists(None, table).unwrap() {
+        return effects;
+    }
     let mut rows = db
         .prepare(&format!("SELECT id, write_key FROM {table}"))
         .unwrap();
-    let mut effects = Effects::new();
     let found = rows
         .query_map([], |row| {
             Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?))
