@@ -34,10 +34,6 @@ impl Fields {
             self.0 |= 1 << i;
         }
     }
-
-    pub(crate) fn join(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
 }
 
 /// A message while VRL programs run over it.

@@ -12,6 +12,10 @@
 
 use bytes::Bytes;
 use chrono::{DateTime, SecondsFormat, Utc};
+use consign_config::{
+    Place, Text,
+    yaml::{self, Data},
+};
 use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashMap};
@@ -89,6 +93,32 @@ impl Document {
     /// The value as VRL sees it.
     pub(crate) fn to_value(&self) -> Value {
         self.value(0)
+    }
+
+    /// The body as a tree that keeps every number as it was written, for comparing and showing.
+    pub(crate) fn to_tree(&self, place: &Place) -> yaml::Node {
+        self.tree(0, place)
+    }
+
+    fn tree(&self, index: u32, place: &Place) -> yaml::Node {
+        let data = match self.kind(index) {
+            Kind::Null => Data::Null,
+            Kind::True => Data::Bool(true),
+            Kind::False => Data::Bool(false),
+            Kind::Number => Data::Number(self.raw_str(index).to_owned()),
+            Kind::Plain | Kind::Escaped => Data::String(Text::new(self.string(index), place)),
+            Kind::Array => Data::List(self.children(index).map(|i| self.tree(i, place)).collect()),
+            Kind::Object => Data::Map(
+                self.last_members(index)
+                    .into_iter()
+                    .map(|(key, value)| (Text::new(key, place), self.tree(value, place)))
+                    .collect(),
+            ),
+        };
+        yaml::Node {
+            place: place.clone(),
+            data,
+        }
     }
 
     /// Writes `value` as JSON. What no path of `touched` reaches leaves as it came, and so does
@@ -488,7 +518,7 @@ fn separate(out: &mut Vec<u8>, index: usize) {
     }
 }
 
-fn write_text(text: &str, out: &mut Vec<u8>) {
+pub(crate) fn write_text(text: &str, out: &mut Vec<u8>) {
     // Writing a string to a Vec does not fail.
     let _ = serde_json::to_writer(out, text);
 }
@@ -517,7 +547,7 @@ fn is_exact(text: &str, float: f64) -> bool {
 
 /// A decimal number in one form: sign, digits without zeros at either end, exponent. Exponents that
 /// leave 64 bits compare as their limits, far outside what a double holds.
-fn decimal(text: &str) -> (bool, String, i64) {
+pub(crate) fn decimal(text: &str) -> (bool, String, i64) {
     let (negative, text) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
         None => (false, text),

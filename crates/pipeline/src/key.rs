@@ -201,7 +201,16 @@ mod tests {
         assert_eq!(shown, GOLDEN);
     }
 
-    const GOLDEN: [&str; 8] = ["", "", "", "", "", "", "", ""];
+    const GOLDEN: [&str; 8] = [
+        "9e4273d76a43438a3b8d770ff854f9da",
+        "a787f27c9a71fc793ec0b9a7ac265b0c",
+        "51167538b7b8514270291cc27cedb12c",
+        "38aaa983357cb8df1674744dfad7ff31",
+        "67fa552f46cbf8ccbaaa343ebcf7c8a5",
+        "265545ed859190dcc434a1ed05131751",
+        "7b8e97a03c628ae225f453d5a1dcea75",
+        "7f841684c07e967550c66a9e8f8d5ba8",
+    ];
 
     #[test]
     fn every_part_matters_and_borders_between_parts_too() {

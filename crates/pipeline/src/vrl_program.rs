@@ -13,19 +13,19 @@ use vrl::value::kind::Collection;
 use vrl::value::{Kind, Value};
 
 /// Functions that reach outside the message. The pipeline does no I/O.
-const FORBIDDEN: [&str; 8] = [
+const FORBIDDEN: [&str; 9] = [
     "dns_lookup",
     "get_env_var",
     "get_hostname",
     "get_secret",
+    "get_timezone_name",
     "http_request",
     "log",
     "remove_secret",
     "reverse_dns",
 ];
 /// Functions that answer differently each time.
-const NONDETERMINISTIC: [&str; 8] = [
-    "get_timezone_name",
+const NONDETERMINISTIC: [&str; 7] = [
     "now",
     "random_bool",
     "random_bytes",
@@ -255,12 +255,12 @@ fn told(source: &Text, diagnostic: &vrl::diagnostic::Diagnostic) -> Problem {
         message.push_str(&format!(" ({})", labels.join("; ")));
     }
     let help = match diagnostic.code {
-        103 => Some(
-            "handle the error: `value ?? default`, or `function!(…)` to fail the program"
+        _ if message.contains("read-only") => Some(
+            "`.time` and `.source` are never changed, and a condition, a key and a template change nothing: use a transform for `.body`, `.headers` and `.key`"
                 .to_owned(),
         ),
-        110 => Some(
-            "a condition, a key and a template only read the message: change it in a transform"
+        100 | 103 | 110 => Some(
+            "say what holds when it fails, `(… ?? default)`, or let it fail with `function!(…)`"
                 .to_owned(),
         ),
         105 => forbidden(source),

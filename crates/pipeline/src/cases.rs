@@ -1,1 +1,0 @@
-//! Messages with expected outcomes, for `consign test`.
