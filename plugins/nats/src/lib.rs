@@ -3,11 +3,13 @@
 //! * [`config`]: the servers, what is published where, what is consumed.
 //! * [`connection`]: one connection at a time, dialled again when it is gone.
 //! * [`sink`]: `nats.publish`, each write under its key.
-//! * [`source`]: `nats.consume`, a durable pull consumer.
+//! * [`source`]: `nats.consume`, what a durable pull consumer hands over.
+//! * `consumer`: finds or creates that consumer.
 //! * [`outcome`]: what the server answered, to the outcome of a write.
 
 pub mod config;
 pub mod connection;
+mod consumer;
 pub mod outcome;
 pub mod sink;
 pub mod source;

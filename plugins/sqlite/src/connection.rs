@@ -195,3 +195,67 @@ fn file_id(path: &Path) -> Option<(u64, u64)> {
         .ok()
         .map(|file| (file.dev(), file.ino()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sink::WriteRows;
+    use consign_plugin::testing::{self, TestWrite};
+    use consign_plugin::{Applied, Scope};
+
+    async fn sqlite(path: &Path) -> Arc<Sqlite> {
+        let busy_timeout = HumanDuration::from_millis(100);
+        let path = path.to_owned();
+        testing::connect(ConnectionConfig {
+            path,
+            create: true,
+            busy_timeout,
+        })
+        .await
+        .unwrap()
+    }
+
+    async fn pragma(sqlite: &Sqlite, pragma: &'static str) -> String {
+        let read = move |database: &mut Database, _: &dyn Fn() -> bool| {
+            let connection = database.handle(Duration::ZERO).unwrap();
+            let row = connection.query_row(&format!("PRAGMA {pragma}"), [], |row| {
+                row.get::<_, rusqlite::types::Value>(0)
+            });
+            format!("{:?}", row.unwrap())
+        };
+        sqlite.run(read).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_commit_is_flushed_before_it_returns() {
+        let folder = tempfile::tempdir().unwrap();
+        let sqlite = sqlite(&folder.path().join("a.db")).await;
+        assert_eq!(pragma(&sqlite, "synchronous").await, "Integer(2)", "FULL");
+        assert_eq!(pragma(&sqlite, "journal_mode").await, "Text(\"wal\")");
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_is_down_and_nothing_of_the_batch_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let sqlite = sqlite(&folder.path().join("a.db")).await;
+        let config = serde_json::json!({
+            "table": "t", "write_key_column": "k", "body_column": "b", "create_table": true,
+        });
+        let config = serde_json::from_value(config).unwrap();
+        let sink = WriteRows::open(Arc::clone(&sqlite), config, &testing::context())
+            .await
+            .unwrap();
+        assert_eq!(sink.inspect().await.verdict, Verdict::Verified);
+        pragma(&sqlite, "max_page_count = 20").await;
+        let batch = testing::batch([TestWrite::new("small"), TestWrite::new(vec![b'x'; 200_000])]);
+        for outcome in testing::write(&sink, &batch).await {
+            let found = (outcome.applied(), outcome.scope(), outcome.code());
+            assert_eq!(found, (Applied::No, Scope::Connection, "disk_full"));
+        }
+        pragma(&sqlite, "max_page_count = 2000").await;
+        assert_eq!(
+            testing::write(&sink, &batch).await,
+            [Outcome::delivered(), Outcome::delivered()]
+        );
+    }
+}
