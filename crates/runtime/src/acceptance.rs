@@ -287,16 +287,12 @@ impl Acceptor {
                 }
             };
             let result = match queued {
-                None => Ok(()),
-                Some((accepting, lanes)) => match accepting.await {
-                    Ok(_) => {
-                        for lane in lanes {
-                            acceptor.engine.available(lane);
-                        }
-                        Ok(())
-                    }
+                Ok(None) => Ok(()),
+                Ok(Some(accepting)) => match accepting.await {
+                    Ok(_) => Ok(()),
                     Err(error) => Err(trouble_of_error(&error)),
                 },
+                Err(trouble) => Err(trouble),
             };
             Finished {
                 works: run.works,
@@ -306,9 +302,8 @@ impl Acceptor {
     }
 
     /// Hands the record to the buffer; `None` where there is nothing to record.
-    fn queue(&self, run: &mut Run) -> Option<(consign_buffer::Accepting, Vec<LaneId>)> {
+    fn queue(&self, run: &mut Run) -> Result<Option<consign_buffer::Accepting>, Trouble> {
         let mut writes = Vec::new();
-        let mut lanes = Vec::new();
         // The reservation counts the wanted writes in the order of `wanted`.
         let dropped = run
             .reservation
@@ -318,10 +313,8 @@ impl Acceptor {
         let mut wanted = 0_usize;
         for work in &run.works {
             let kept = self.kept(work, &dropped, &mut wanted);
-            writes.extend(self.new_writes(work, &kept, None, &mut lanes));
+            writes.extend(self.new_writes(work, &kept, None));
         }
-        lanes.sort_unstable();
-        lanes.dedup();
         let position = run
             .works
             .iter()
@@ -332,7 +325,7 @@ impl Acceptor {
             _ => None,
         };
         if writes.is_empty() && position.is_none() && origin.is_none() {
-            return None;
+            return Ok(None);
         }
         let acceptance = Acceptance {
             scope: self.adapter.clone(),
@@ -343,9 +336,9 @@ impl Acceptor {
         };
         let reservation = match run.reservation.take() {
             Some(reservation) => reservation,
-            None => self.buffer.reserve(&[]).ok()?,
+            None => self.buffer.reserve(&[]).map_err(trouble_of_full)?,
         };
-        Some((self.buffer.accept(reservation, acceptance), lanes))
+        Ok(Some(self.buffer.accept(reservation, acceptance)))
     }
 
     /// A message that ends without writes is evaluated again if it comes again, which is cheaper than
@@ -373,13 +366,7 @@ impl Acceptor {
     }
 
     /// The buffered writes that wait for `parent` (or for none), each with those that wait for it.
-    fn new_writes(
-        &self,
-        work: &Work,
-        kept: &[usize],
-        parent: Option<usize>,
-        lanes: &mut Vec<LaneId>,
-    ) -> Vec<NewWrite> {
+    fn new_writes(&self, work: &Work, kept: &[usize], parent: Option<usize>) -> Vec<NewWrite> {
         let now = clock::wall_unix_ms();
         let mut writes = Vec::new();
         for (send, write) in self.targets(work) {
@@ -390,7 +377,6 @@ impl Acceptor {
             if send.held_by != parent || !kept.contains(&write.send) {
                 continue;
             }
-            lanes.push(lane);
             writes.push(NewWrite {
                 lane,
                 key: write.key,
@@ -398,7 +384,7 @@ impl Acceptor {
                 body: write.stored.clone(),
                 created_unix_ms: now,
                 expires_unix_ms: send.expires_after_ms.map(|after| now.saturating_add(after)),
-                children: self.new_writes(work, kept, Some(write.send), lanes),
+                children: self.new_writes(work, kept, Some(write.send)),
             });
         }
         writes

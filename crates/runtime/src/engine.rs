@@ -85,13 +85,6 @@ impl Engine {
         drop(self.commands.send(Command::Input(input)));
     }
 
-    /// Writes were committed to this lane.
-    pub fn available(&self, lane: consign_buffer::LaneId) {
-        self.input(Input::Available {
-            lane: LaneId(lane.0),
-        });
-    }
-
     /// Hands a direct send over. The receiver fails only when the driver ends first.
     pub fn direct(
         &self,

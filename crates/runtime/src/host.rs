@@ -78,6 +78,7 @@ pub struct Host {
     pub started_unix_ms: u64,
     stop: watch::Sender<bool>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
+    watchers: Mutex<Vec<JoinHandle<()>>>,
     driver: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -166,6 +167,12 @@ impl Host {
             engine.input(input);
         }
 
+        let watchers = plugs
+            .lanes()
+            .iter()
+            .filter(|(_, info)| info.buffered)
+            .filter_map(|(lane, _)| watch_lane(&buffer, &engine, lane))
+            .collect();
         let mut adapters = BTreeMap::new();
         for ((adapter, plan_of), routes) in plan
             .config
@@ -190,6 +197,7 @@ impl Host {
             started_unix_ms: clock::wall_unix_ms(),
             stop,
             tasks: Mutex::default(),
+            watchers: Mutex::new(watchers),
             driver: Mutex::new(Some(driver)),
         });
         host.events.emit(
@@ -325,6 +333,9 @@ impl Host {
         if let Some(driver) = driver {
             drop(driver.await);
         }
+        for watcher in std::mem::take(&mut *self.watchers.lock()) {
+            watcher.abort();
+        }
         self.plugs.close().await;
         self.plan.plugins.shutdown(PLUGIN_SHUTDOWN).await;
         if unfinished > 0 {
@@ -408,6 +419,17 @@ fn names(config: &Config, connection: &str) -> Names {
 
 fn event(code: Code, adapter: &str) -> Event {
     Event::new(code, clock::wall_unix_ms_i64()).adapter(adapter)
+}
+
+/// Tells the machine whenever writes have joined a lane: accepted, released by their parent, or sent again.
+fn watch_lane(buffer: &Buffer, engine: &Engine, lane: LaneId) -> Option<JoinHandle<()>> {
+    let mut joined = buffer.watch_lane(consign_buffer::LaneId(lane.0))?;
+    let engine = engine.clone();
+    Some(tokio::spawn(async move {
+        while joined.changed().await.is_ok() {
+            engine.input(Input::Available { lane });
+        }
+    }))
 }
 
 /// Everything the parts need to know about each other, by number.

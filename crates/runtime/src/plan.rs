@@ -135,19 +135,33 @@ pub fn plan(
 fn refused(path: &Path, look: &consign_config::FirstLook, error: &LoadError) -> Vec<Problem> {
     let start = place_of(path);
     let problem = |refusal: &consign_loader::Refusal| {
-        let asked = look.connectors.iter().chain(&look.functions).find(|named| {
-            refusal.message.contains(&format!("uses {} ", named.name))
-        });
+        let asked = look
+            .connectors
+            .iter()
+            .chain(&look.functions)
+            .find(|named| refusal.message.contains(&format!("uses {} ", named.name)));
         let place = asked.map_or(&start, |named| named.name.place());
-        let file = refusal.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let message = if file.ends_with(".so") { format!("{file}: {}", refusal.message) } else { refusal.message.clone() };
+        let file = refusal
+            .path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
+        let message = if file.ends_with(".so") {
+            format!("{file}: {}", refusal.message)
+        } else {
+            refusal.message.clone()
+        };
         Problem::error(place, refusal.code, message)
     };
     error.refusals().iter().map(problem).collect()
 }
 
 fn place_of(path: &Path) -> consign_config::Place {
-    consign_config::Place { file: path.display().to_string().into(), line: 1, column: 1 }
+    consign_config::Place {
+        file: path.display().to_string().into(),
+        line: 1,
+        column: 1,
+    }
 }
 
 fn read(path: &Path) -> Result<String, Vec<Problem>> {

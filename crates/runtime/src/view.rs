@@ -81,8 +81,14 @@ impl HostView for View {
             limit: query.limit,
             ..EventFilter::default()
         };
-        let ledger = self.host.ledger.clone();
-        let events = tokio::task::spawn_blocking(move || ledger.events(&filter))
+        let (ledger, sink) = (self.host.ledger.clone(), self.host.events.sink().clone());
+        let read = move || {
+            // What was emitted before the question is part of the answer; where it cannot be written, the
+            // ledger's own answer says why.
+            drop(sink.flush());
+            ledger.events(&filter)
+        };
+        let events = tokio::task::spawn_blocking(read)
             .await
             .map_err(|error| error.to_string())?
             .map_err(|error| error.to_string())?;

@@ -1,0 +1,229 @@
+//! Direct sends, and sends that wait for another: what the source is told, and when.
+
+mod common;
+
+use common::{drained, read_table};
+use consign_e2e::{Host, free_port};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Holds a table's database so that nobody else can write.
+fn lock(path: &Path) -> rusqlite::Connection {
+    let lock = rusqlite::Connection::open(path).unwrap();
+    lock.busy_timeout(Duration::from_secs(10)).unwrap();
+    lock.execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE IF NOT EXISTS t (id TEXT, write_key TEXT UNIQUE); BEGIN IMMEDIATE")
+        .unwrap();
+    lock
+}
+
+async fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let from = Instant::now();
+    while !done() {
+        assert!(
+            from.elapsed() < Duration::from_secs(60),
+            "never saw: {what}"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+const TABLE: &str = r#"config: { table: t, create_table: true, columns: { id: "{{ .body.id }}" }, write_key_column: write_key }"#;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_direct_send_of_a_session_is_answered_by_its_destination() {
+    let folder = tempfile::tempdir().unwrap();
+    let port = free_port();
+    let mut host = Host::new(
+        folder.path(),
+        &format!(
+            r#"
+connections:
+  hooks: {{ connector: http, config: {{ listen: "127.0.0.1:{port}" }} }}
+  table: {{ connector: sqlite, config: {{ path: ./out.db, busy_timeout: 100ms }} }}
+adapters:
+  hooks:
+    source: {{ connection: hooks, operation: http.receive, config: {{ path: /in }} }}
+    routes:
+      - name: all
+        send:
+          - {{ id: table, connection: table, operation: sqlite.write, delivery: direct, {TABLE} }}
+"#
+        ),
+    );
+    let out = folder.path().join("out.db");
+    host.start().await;
+    let client = reqwest::Client::new();
+    let url = format!("http://127.0.0.1:{port}/in");
+    common::post(&client, &url, "first").await;
+    assert_eq!(read_table(&out, "t").len(), 1, "2xx means that it is there");
+    let held = lock(&out);
+    let response = client
+        .post(&url)
+        .header("content-type", "application/json")
+        .body(r#"{"id": "second"}"#)
+        .send()
+        .await
+        .unwrap();
+    assert!(
+        response.status().is_server_error(),
+        "a client must not read success: {}",
+        response.status()
+    );
+    drop(held);
+    let status = host.get("/api/v1/status").await.unwrap();
+    common::assert_ledgers(&status);
+    assert_eq!(
+        status["adapters"][0]["outcomes"]["dropped"], 1,
+        "{status:#}"
+    );
+    let events = host
+        .get("/api/v1/events?code=message_dropped")
+        .await
+        .unwrap();
+    assert_eq!(
+        events.as_array().unwrap().len(),
+        1,
+        "one event names the message: {events:#}"
+    );
+    assert_eq!(host.stop(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_direct_send_blocked_far_beyond_ack_wait_is_held_and_not_redelivered() {
+    let Some(nats) = consign_testkit::service("nats") else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let tag = free_port();
+    let (name, subject) = (format!("E2E_DIRECT_{tag}"), format!("e2e.direct.{tag}"));
+    let client = async_nats::connect(&nats.url).await.unwrap();
+    let jetstream = async_nats::jetstream::new(client);
+    let config = async_nats::jetstream::stream::Config {
+        name: name.clone(),
+        subjects: vec![subject.clone()],
+        ..Default::default()
+    };
+    let stream = jetstream.create_stream(config).await.unwrap();
+    let out = folder.path().join("out.db");
+    let held = lock(&out);
+    let mut host = Host::new(
+        folder.path(),
+        &format!(
+            r#"
+connections:
+  bus:   {{ connector: nats, config: {{ servers: ["{url}"] }} }}
+  table: {{ connector: sqlite, config: {{ path: ./out.db, busy_timeout: 100ms }} }}
+adapters:
+  orders:
+    source: {{ connection: bus, operation: nats.consume, config: {{ stream: {name}, consumer: consign, ack_wait: 12s }} }}
+    routes:
+      - name: all
+        send:
+          - {{ id: table, connection: table, operation: sqlite.write, delivery: direct, retry: {{ backoff: {{ initial: 100ms, max: 1s }} }}, {TABLE} }}
+"#,
+            url = nats.url
+        ),
+    );
+    host.start().await;
+    for n in 0..3 {
+        jetstream
+            .publish(subject.clone(), format!("{{\"id\": \"d{n}\"}}").into())
+            .await
+            .unwrap()
+            .await
+            .unwrap();
+    }
+    // More than twice the time after which the server would hand the messages over again.
+    tokio::time::sleep(Duration::from_secs(26)).await;
+    assert_eq!(read_table(&out, "t").len(), 0);
+    let status = host.get("/api/v1/status").await.unwrap();
+    common::assert_ledgers(&status);
+    assert_eq!(status["adapters"][0]["in_process"], 3, "{status:#}");
+    drop(held);
+    wait_until("the rows", || read_table(&out, "t").len() == 3).await;
+    assert!(read_table(&out, "t").values().all(|keys| keys.len() == 1));
+    let mut consumer: async_nats::jetstream::consumer::PullConsumer =
+        stream.get_consumer("consign").await.unwrap();
+    host.until("accepted", |status| {
+        status["adapters"][0]["outcomes"]["accepted"] == 3
+    })
+    .await;
+    let mut pending = 1;
+    for _ in 0..100 {
+        let info = consumer.info().await.unwrap();
+        pending = info.num_ack_pending;
+        assert_eq!(info.num_redelivered, 0, "the lease was extended");
+        if pending == 0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(pending, 0, "each is acknowledged once it is there");
+    assert_eq!(host.stop(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_receipt_waits_for_its_bill_over_a_kill() {
+    let folder = tempfile::tempdir().unwrap();
+    let port = free_port();
+    let out = folder.path().join("out.db");
+    let held = lock(&out);
+    let mut host = Host::new(
+        folder.path(),
+        &format!(
+            r#"
+connections:
+  hooks: {{ connector: http, config: {{ listen: "127.0.0.1:{port}" }} }}
+  table: {{ connector: sqlite, config: {{ path: ./out.db, busy_timeout: 100ms }} }}
+  files: {{ connector: localfile, config: {{ root: ./receipts }} }}
+adapters:
+  hooks:
+    source: {{ connection: hooks, operation: http.receive, config: {{ path: /in }} }}
+    routes:
+      - name: all
+        send:
+          - {{ id: bill, connection: table, operation: sqlite.write, retry: {{ backoff: {{ initial: 100ms, max: 1s }} }}, {TABLE} }}
+          - {{ id: receipt, after: bill, connection: files, operation: localfile.write.local, config: {{ path: "{{{{ .body.id }}}}.json" }} }}
+"#
+        ),
+    );
+    let receipts = || {
+        std::fs::read_dir(folder.path().join("receipts")).map_or(0, |files| {
+            files
+                .filter(|f| {
+                    f.as_ref()
+                        .unwrap()
+                        .path()
+                        .extension()
+                        .is_some_and(|e| e == "json")
+                })
+                .count()
+        })
+    };
+    host.start().await;
+    let client = reqwest::Client::new();
+    for n in 0..5 {
+        common::post(
+            &client,
+            &format!("http://127.0.0.1:{port}/in"),
+            &format!("b{n}"),
+        )
+        .await;
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(
+        (read_table(&out, "t").len(), receipts()),
+        (0, 0),
+        "no receipt before its bill"
+    );
+    host.kill();
+    host.start().await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(receipts(), 0, "a kill releases nothing");
+    drop(held);
+    wait_until("the receipts", || receipts() == 5).await;
+    let status = drained(&host).await;
+    common::assert_ledgers(&status);
+    assert_eq!(read_table(&out, "t").len(), 5);
+    assert_eq!(host.stop(), Some(0));
+}
