@@ -34,7 +34,6 @@ enum Stage {
     Spill(VecDeque<u32>),
     Compact(VecDeque<u32>),
     Keys,
-    Write,
 }
 
 /// A lane's part of the job.
@@ -112,9 +111,7 @@ impl Core {
                     job.keys_failed = true;
                     job.failure = Some(format!("saving accepted keys: {e}"));
                 }
-                job.stage = Stage::Write;
-            }
-            Stage::Write => {
+                // In the same step: a key accepted in between would be neither in a file nor after the replay point.
                 self.finish_checkpoint(job);
                 return true;
             }
