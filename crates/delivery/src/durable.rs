@@ -60,8 +60,14 @@ impl Delivery {
                 .lanes
                 .get_mut(&id)
                 .is_some_and(|lane| lane.suspects_at_start.remove(&fetched.seq));
+            let by_person = self
+                .lanes
+                .get_mut(&id)
+                .is_some_and(|lane| lane.parks_ahead.remove(&fetched.seq));
             if suspected {
                 self.park(id, fetched.seq, ParkReason::SuspectedCrash);
+            } else if by_person {
+                self.park(id, fetched.seq, ParkReason::Operator);
             }
         }
         self.check_halt(id);

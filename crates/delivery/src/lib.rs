@@ -74,8 +74,10 @@ mod planted;
 mod request;
 mod rng;
 mod schedule;
+mod split;
 mod stats;
 mod target;
+mod window;
 
 pub use config::{
     AfterPark, BatchConfig, BatchKind, ClassConfig, ConnectionConfig, DirectMode, HostLimits,

@@ -1,5 +1,6 @@
 //! What a person does to lanes and writes, and direct sends that are given up.
 
+use crate::config::AfterPark;
 use crate::gate::{Cause, State};
 use crate::ids::{ConnectionId, LaneId};
 use crate::input::Act;
@@ -115,7 +116,13 @@ impl Delivery {
             return;
         }
         let Some(write) = lane.writes.get_mut(&seq) else {
-            // Beyond the window: it was never sent under this machine.
+            // Beyond the window: it was never sent under this machine. A park that holds an order
+            // key waits until the key is known.
+            let holds = lane.cfg.after_park == AfterPark::HoldKey && !lane.is_unordered();
+            if doom == Doom::Park && holds && seq > lane.cursor {
+                lane.parks_ahead.insert(seq);
+                return;
+            }
             self.carry_out(id, seq, doom);
             return;
         };
