@@ -5,10 +5,13 @@ use crate::connection::json_bytes;
 use crate::plugins::Loaded;
 use crate::registry::REGISTRY;
 use consign_abi::json::{self, Names};
-use consign_abi::{Applied, HeaderRow, MessageBatch, MessageRow, PluginRef, Reply, Span, flags};
+use consign_abi::{
+    Applied, Call, HeaderRow, MessageBatch, MessageRow, PluginRef, Reply, Span, flags,
+};
 use consign_manifest::PluginKind;
 use serde_json::Value;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Asks for a function to be opened.
@@ -55,7 +58,7 @@ pub enum FunctionAnswer {
     },
 }
 
-/// An opened function. Clones are the same one.
+/// An opened function. Clones are the same one; it is closed with the last of them.
 #[derive(Clone, Debug)]
 pub struct FunctionHandle {
     inner: Arc<Inner>,
@@ -66,6 +69,26 @@ struct Inner {
     plugin: Arc<Loaded>,
     generation: u64,
     handle: u64,
+    closed: AtomicBool,
+}
+
+/// Time a plugin gets to close a function nobody waits for.
+const BACKGROUND_CLOSE: Duration = Duration::from_secs(10);
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let (false, Some(close)) = (
+            self.closed.load(Ordering::Acquire),
+            self.plugin.vtable.function_close(),
+        ) {
+            let call = Call {
+                token: REGISTRY.enter_ignored(self.generation),
+                generation: self.generation,
+                deadline_ms: call::millis(BACKGROUND_CLOSE),
+            };
+            close(call, self.handle);
+        }
+    }
 }
 
 impl FunctionHandle {
@@ -96,6 +119,7 @@ impl FunctionHandle {
                 plugin,
                 generation,
                 handle: reply.handle,
+                closed: AtomicBool::new(false),
             }),
         })
     }
@@ -191,6 +215,9 @@ impl FunctionHandle {
         let Some(close) = self.inner.plugin.vtable.function_close() else {
             return Ok(());
         };
+        if self.inner.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
         let (plugin, handle): (PluginRef, u64) = (self.inner.plugin.vtable, self.inner.handle);
         let send = |call| close(call, handle);
         call::call(plugin, self.inner.generation, deadline, send)

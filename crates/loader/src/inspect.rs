@@ -1,6 +1,6 @@
 //! Reading and checking a plugin's file; nothing of it runs.
 
-use crate::elf::{self, ElfError};
+use crate::elf::{self, ElfError, Glibc};
 use crate::refusal::Refusal;
 use consign_abi::note::{ABI_MAJOR, ABI_VERSION, NOTE_MAGIC, NOTE_SECTION, ROOT_SYMBOL_PREFIX};
 use std::collections::BTreeMap;
@@ -47,12 +47,70 @@ pub struct PluginFile {
 /// # Errors
 /// The first thing that is wrong with it.
 pub fn inspect_file(path: &Path) -> Result<PluginFile, Refusal> {
-    read_file(path).map(|(file, _)| file)
+    match read_file(path) {
+        Ok((file, _)) => Ok(file),
+        Err(first) => Err(first.into_first()),
+    }
 }
 
-/// As [`inspect_file`], with the bytes that were read.
-pub(crate) fn read_file(path: &Path) -> Result<(PluginFile, Vec<u8>), Refusal> {
-    let bytes = std::fs::read(path).map_err(|error| {
+/// Faults of one file, at least one.
+pub(crate) struct Faults {
+    first: Refusal,
+    rest: Vec<Refusal>,
+}
+
+impl Faults {
+    fn one(first: Refusal) -> Self {
+        Self {
+            first,
+            rest: Vec::new(),
+        }
+    }
+
+    pub fn into_first(self) -> Refusal {
+        self.first
+    }
+
+    pub fn into_all(self) -> Vec<Refusal> {
+        let mut all = vec![self.first];
+        all.extend(self.rest);
+        all
+    }
+}
+
+/// As [`inspect_file`], with the bytes that were read, and with all faults that can be told apart.
+pub(crate) fn read_file(path: &Path) -> Result<(PluginFile, Vec<u8>), Faults> {
+    let bytes = read_bytes(path).map_err(Faults::one)?;
+    let elf = elf::read(&bytes).map_err(|error| Faults::one(refuse_elf(path, &bytes, &error)))?;
+    let note = parse_note(path, &elf.note).map_err(Faults::one)?;
+    let mut faults = [
+        check_abi(path, &note),
+        check_panic(path, &note),
+        check_c_library(path, &note),
+        check_glibc(path, &note, elf.glibc),
+        check_root(path, &elf.roots),
+    ]
+    .into_iter()
+    .flatten();
+    if let Some(first) = faults.next() {
+        let rest = faults.collect();
+        return Err(Faults { first, rest });
+    }
+    let file = PluginFile {
+        path: path.to_owned(),
+        digest: blake3::hash(&bytes).to_hex().to_string(),
+        note,
+        glibc: elf.glibc.map(|g| g.to_string()),
+        root: elf.roots.into_iter().next().unwrap_or_default(),
+    };
+    Ok((file, bytes))
+}
+
+/// Largest file that is read: plugins have some 10 MB, debug builds up to a few hundred.
+const BYTES_AT_MOST: u64 = 1 << 30;
+
+fn read_bytes(path: &Path) -> Result<Vec<u8>, Refusal> {
+    let unreadable = |error: std::io::Error| {
         Refusal::new(
             "unreadable",
             path,
@@ -61,39 +119,24 @@ pub(crate) fn read_file(path: &Path) -> Result<(PluginFile, Vec<u8>), Refusal> {
                 path.display()
             ),
         )
-    })?;
-    let elf = elf::read(&bytes).map_err(|error| refuse_elf(path, &bytes, &error))?;
-    let note = parse_note(path, &elf.note)?;
-    check_note(path, &note)?;
-    if let (Some(needed), Some(running)) = (elf.glibc, elf::running_glibc())
-        && needed > running
-    {
+    };
+    let metadata = std::fs::metadata(path).map_err(unreadable)?;
+    if !metadata.is_file() || metadata.len() > BYTES_AT_MOST {
+        let what = if metadata.is_file() {
+            format!("has {} bytes", metadata.len())
+        } else {
+            "is a folder, pipe or device".to_owned()
+        };
         return Err(Refusal::new(
-            "glibc_too_old",
+            "not_a_file",
             path,
             format!(
-                "it needs glibc {needed} and this machine has {running}: build it on a system with glibc {running} or older, or with `cargo zigbuild --release --target {}.{running}`",
-                note.target
+                "it {what} and a plugin is a file of at most {BYTES_AT_MOST} bytes: check it with `ls -l {}`",
+                path.display()
             ),
         ));
     }
-    let Some(root) = elf.roots.first().cloned() else {
-        return Err(Refusal::new(
-            "no_root",
-            path,
-            format!(
-                "it has a note but exports no symbol {ROOT_SYMBOL_PREFIX}…, which the host calls first: set `crate-type = [\"cdylib\", \"rlib\"]`, keep symbols from being stripped of exports, and run `cargo build --release`"
-            ),
-        ));
-    };
-    let file = PluginFile {
-        path: path.to_owned(),
-        digest: blake3::hash(&bytes).to_hex().to_string(),
-        note,
-        glibc: elf.glibc.map(|g| g.to_string()),
-        root,
-    };
-    Ok((file, bytes))
+    std::fs::read(path).map_err(unreadable)
 }
 
 const REBUILD: &str = "run `cargo build --release` in its crate";
@@ -182,47 +225,95 @@ fn parse_note(path: &Path, text: &str) -> Result<Note, Refusal> {
     })
 }
 
-fn check_note(path: &Path, note: &Note) -> Result<(), Refusal> {
+fn check_abi(path: &Path, note: &Note) -> Option<Refusal> {
     let major = note
         .abi
         .split('.')
         .next()
         .and_then(|m| m.parse::<u32>().ok());
-    if major != Some(ABI_MAJOR) {
-        let mend = if major.is_some_and(|major| major > ABI_MAJOR) {
-            format!(
-                "update the host, or build the plugin with `cargo update -p consign-plugin --precise {}` and `cargo build --release`",
-                env!("CARGO_PKG_VERSION")
-            )
-        } else {
-            format!(
-                "run `cargo update -p consign-plugin --precise {}` and `cargo build --release` in its crate",
-                env!("CARGO_PKG_VERSION")
-            )
-        };
-        let abi = if note.abi.is_empty() {
-            "that its note does not name".to_owned()
-        } else {
-            note.abi.clone()
-        };
-        return Err(Refusal::new(
-            "abi_major",
-            path,
-            format!(
-                "it was built for plugin ABI {abi} (SDK {}) and this host speaks ABI {ABI_VERSION}: {mend}",
-                note.sdk
-            ),
-        ));
+    if major == Some(ABI_MAJOR) {
+        return None;
     }
-    if note.panic != "unwind" {
-        return Err(Refusal::new(
+    let build = format!(
+        "`cargo update -p consign-plugin --precise {}` and `cargo build --release`",
+        env!("CARGO_PKG_VERSION")
+    );
+    let mend = if major.is_some_and(|major| major > ABI_MAJOR) {
+        format!("update the host, or build the plugin with {build}")
+    } else {
+        format!("run {build} in its crate")
+    };
+    let abi = if note.abi.is_empty() {
+        "that its note does not name"
+    } else {
+        &note.abi
+    };
+    Some(Refusal::new(
+        "abi_major",
+        path,
+        format!(
+            "it was built for plugin ABI {abi} (SDK {}) and this host speaks ABI {ABI_VERSION}: {mend}",
+            note.sdk
+        ),
+    ))
+}
+
+fn check_panic(path: &Path, note: &Note) -> Option<Refusal> {
+    (note.panic != "unwind").then(|| {
+        Refusal::new(
             "panic_abort",
             path,
             format!(
                 "it was built with panic = {:?} and the host contains panics only with \"unwind\": take `panic` out of the profile in Cargo.toml and run `cargo build --release`",
                 note.panic
             ),
-        ));
-    }
-    Ok(())
+        )
+    })
+}
+
+/// The C library this host is built on, as the last part of a target triple.
+const C_LIBRARY: &str = if cfg!(target_env = "musl") {
+    "musl"
+} else {
+    "gnu"
+};
+
+fn check_c_library(path: &Path, note: &Note) -> Option<Refusal> {
+    (!note.target.ends_with(C_LIBRARY)).then(|| {
+        let target = format!("{}-unknown-linux-{C_LIBRARY}", std::env::consts::ARCH);
+        Refusal::new(
+            "other_target",
+            path,
+            format!(
+                "it was built for {} and this host is built for {target}: run `cargo build --release --target {target}` in its crate",
+                note.target
+            ),
+        )
+    })
+}
+
+fn check_glibc(path: &Path, note: &Note, needed: Option<Glibc>) -> Option<Refusal> {
+    let (needed, running) = (needed?, elf::running_glibc()?);
+    (needed > running).then(|| {
+        Refusal::new(
+            "glibc_too_old",
+            path,
+            format!(
+                "it needs glibc {needed} and this machine has {running}: build it on a system with glibc {running} or older, or with `cargo zigbuild --release --target {}.{running}`",
+                note.target
+            ),
+        )
+    })
+}
+
+fn check_root(path: &Path, roots: &[String]) -> Option<Refusal> {
+    roots.is_empty().then(|| {
+        Refusal::new(
+            "no_root",
+            path,
+            format!(
+                "it has a note but exports no symbol {ROOT_SYMBOL_PREFIX}…, which the host calls first: set `crate-type = [\"cdylib\", \"rlib\"]` and run `cargo build --release`"
+            ),
+        )
+    })
 }

@@ -347,7 +347,7 @@ fn choose(options: &LoadOptions, refusals: &mut Vec<Refusal>) -> Vec<(PluginFile
     for path in files(&options.folders, refusals) {
         match inspect::read_file(&path) {
             Ok(found) => readable.push(found),
-            Err(refusal) => unreadable.push(refusal),
+            Err(faults) => unreadable.extend(faults.into_all()),
         }
     }
     let everything = options.wanted.is_empty();
@@ -478,7 +478,7 @@ fn load_one(
 /// # Errors
 /// All faults at once, as far as they can be told.
 pub fn verify_file(path: &Path) -> Result<(PluginFile, Arc<Manifest>), Vec<Refusal>> {
-    let (file, bytes) = inspect::read_file(path).map_err(|refusal| vec![refusal])?;
+    let (file, bytes) = inspect::read_file(path).map_err(inspect::Faults::into_all)?;
     let loaded = load_one(&file, &bytes, None)?;
     Ok((file, Arc::clone(&loaded.manifest)))
 }

@@ -10,33 +10,72 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// An opened sink. Clones are the same sink.
+///
+/// When the last clone is dropped without [`SinkHandle::close`], the plugin is told to close it.
 #[derive(Clone, Debug)]
 pub struct SinkHandle {
+    sink: Arc<Sink>,
+}
+
+#[derive(Debug)]
+struct Sink {
     connection: Arc<Inner>,
     handle: u64,
+    closed: AtomicBool,
+}
+
+/// Time a plugin gets to close a sink nobody waits for.
+const BACKGROUND_CLOSE: Duration = Duration::from_secs(10);
+
+impl Drop for Sink {
+    fn drop(&mut self) {
+        if !self.closed.load(Ordering::Acquire) && self.connection.is_usable() {
+            let generation = self.connection.generation();
+            let call = Call {
+                token: REGISTRY.enter_ignored(generation),
+                generation,
+                deadline_ms: millis(BACKGROUND_CLOSE),
+            };
+            (self.connection.vtable().sink_close())(call, self.handle);
+        }
+    }
+}
+
+impl Sink {
+    fn is_usable(&self) -> bool {
+        !self.closed.load(Ordering::Acquire) && self.connection.is_usable()
+    }
 }
 
 impl SinkHandle {
     pub(crate) fn new(connection: Arc<Inner>, handle: u64) -> Self {
-        Self { connection, handle }
+        Self {
+            sink: Arc::new(Sink {
+                connection,
+                handle,
+                closed: AtomicBool::new(false),
+            }),
+        }
     }
 
     /// Hands a batch over; never blocks. Several may be in flight. The plugin drops the work at
     /// the deadline and answers aborted; the host sets no timer of its own.
     pub fn submit(&self, batch: WriteBatch, deadline: Duration) -> PendingReply {
         let writes = batch.rows.len();
-        if !self.connection.is_usable() {
+        if !self.sink.is_usable() {
             return PendingReply(State::Never(writes));
         }
-        let (plugin, generation) = (self.connection.vtable(), self.connection.generation());
+        let connection = &self.sink.connection;
+        let (plugin, generation) = (connection.vtable(), connection.generation());
         let (token, receiver) = REGISTRY.enter(generation);
         // A fence that came in between has not seen this token: look again.
-        if !self.connection.is_usable() {
+        if !self.sink.is_usable() {
             REGISTRY.abandon(token);
             return PendingReply(State::Never(writes));
         }
@@ -51,7 +90,7 @@ impl SinkHandle {
             generation,
             deadline_ms: millis(deadline),
         };
-        (plugin.sink_submit())(call, self.handle, batch);
+        (plugin.sink_submit())(call, self.sink.handle, batch);
         PendingReply(State::Sent {
             receiver,
             abandon,
@@ -64,9 +103,9 @@ impl SinkHandle {
     /// # Errors
     /// The plugin failed or gave no readable answer.
     pub async fn inspect(&self, deadline: Duration) -> Result<Inspection, Failure> {
-        let handle = self.handle;
+        let handle = self.sink.handle;
         let send = |plugin: PluginRef, call| (plugin.sink_inspect())(call, handle);
-        let reply = self.connection.call(deadline, send).await?;
+        let reply = self.sink.connection.call(deadline, send).await?;
         serde_json::from_slice(&reply.bytes).map_err(|error| {
             REGISTRY.count_garbage();
             Failure::other(
@@ -81,9 +120,12 @@ impl SinkHandle {
     /// # Errors
     /// The plugin did not manage in time, or not without a panic.
     pub async fn close(&self, deadline: Duration) -> Result<(), Failure> {
-        let handle = self.handle;
+        if self.sink.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let handle = self.sink.handle;
         let send = |plugin: PluginRef, call| (plugin.sink_close())(call, handle);
-        self.connection.call(deadline, send).await.map(|_| ())
+        self.sink.connection.call(deadline, send).await.map(|_| ())
     }
 }
 

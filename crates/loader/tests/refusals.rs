@@ -13,6 +13,7 @@ use common::{library, patched, raw};
 use consign_loader::{LoadOptions, Lock, Plugins, inspect_file, verify_file};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// All that is said about a file, with what differs from machine to machine taken out.
 fn said(path: &Path) -> String {
@@ -95,6 +96,16 @@ fn files_that_are_no_plugins() {
     fs::create_dir(&folder).unwrap();
     cases.add("a folder", &folder);
 
+    let pipe = cases.path("pipe.so");
+    assert!(
+        Command::new("mkfifo")
+            .arg(&pipe)
+            .status()
+            .unwrap()
+            .success()
+    );
+    cases.add("a pipe", &pipe);
+
     let noteless = cases.path("noteless.so");
     fs::copy(library("zoo_noteless"), &noteless).unwrap();
     cases.add("a library without a note", &noteless);
@@ -142,11 +153,24 @@ fn notes_that_do_not_fit() {
         ("an older ABI", "\nabi=1.0\n", "\nabi=0.9\n"),
         ("no ABI", "\nabi=1.0\n", "\nabx=1.0\n"),
         ("panic = abort", "panic=unwind\n", "panic=abort \n"),
+        (
+            "another C library",
+            "x86_64-unknown-linux-gnu\nabi",
+            "x86_64-unknown-linux-mus\nabi",
+        ),
     ] {
         let path = cases.path("note.so");
         patched(&zoo, &path, &[(old, new)]);
         cases.add(what, &path);
     }
+    let path = cases.path("note.so");
+    let all = [
+        ("\nabi=1.0\n", "\nabi=2.0\n"),
+        ("panic=unwind\n", "panic=abort \n"),
+        ("consign_plugin_root_zoo\0", "consign_plugin_rooo_zoo\0"),
+    ];
+    patched(&zoo, &path, &all);
+    cases.add("several faults at once", &path);
     insta::assert_snapshot!(cases.report);
 }
 

@@ -371,6 +371,33 @@ async fn a_plugin_that_applies_behind_its_own_back_is_answered_maybe() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_abort_is_acknowledged_only_when_blocking_work_has_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let effects = folder.path().join("effects");
+    let config = json!({ "effects": effects, "act": { "blocking": 400 } });
+    let (_connection, sink) = sink(config).await;
+    let reply = sink.submit(batch(&["a"]), SOON);
+    reply.cancel();
+    let answer = reply.await;
+    assert_eq!(answer.end, AnswerEnd::Aborted);
+    assert_eq!(
+        lines(&effects).len(),
+        1,
+        "what applied did so before the acknowledgement"
+    );
+    let answer = sink.submit(batch(&["b"]), SOON).await;
+    assert_eq!(codes(&answer), [(Applied::Yes, "")]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dropping_the_last_handle_of_a_sink_aborts_what_is_in_flight() {
+    let (_connection, sink) = sink(json!({ "act": { "step": "hang" } })).await;
+    let reply = sink.submit(batch(&["a"]), SOON);
+    drop(sink);
+    assert_eq!(reply.await.end, AnswerEnd::Aborted);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dropping_a_reply_cancels_its_batch() {
     let folder = tempfile::tempdir().unwrap();
     let effects = folder.path().join("effects");

@@ -1,5 +1,6 @@
 //! What the host tells a connection and each write.
 
+use crate::blocking::Blocking;
 use crate::shim::{self, Contained};
 use consign_abi::json::Names;
 use parking_lot::Mutex;
@@ -140,14 +141,38 @@ impl ConnectionContext {
 pub struct WriteContext {
     deadline: Instant,
     cancelled: watch::Receiver<bool>,
+    blocking: Blocking,
 }
 
 impl WriteContext {
-    pub(crate) fn new(deadline: Instant, cancelled: watch::Receiver<bool>) -> Self {
+    pub(crate) fn new(
+        deadline: Instant,
+        cancelled: watch::Receiver<bool>,
+        blocking: Blocking,
+    ) -> Self {
         Self {
             deadline,
             cancelled,
+            blocking,
         }
+    }
+
+    /// Runs blocking work (a driver without async, file I/O) on a thread made for it. Use this
+    /// and not `tokio::task::spawn_blocking`: such work can't be dropped, and the SDK answers a
+    /// cancel or a passed deadline only once it has ended, so that an acknowledged abort never
+    /// applies anything afterwards. Keep each piece short, and ask
+    /// [`WriteContext::is_cancelled`] between two pieces. A panic in it is a panic of the write.
+    pub async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
+        self.blocking.run(work).await
+    }
+
+    /// Whether the host has cancelled the request, or its deadline has passed. Never blocks.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        *self.cancelled.borrow() || self.remaining().is_zero()
     }
 
     /// When the host stops waiting. The SDK then drops the write's future and answers unknown for

@@ -9,6 +9,7 @@
 //! into a connector.
 
 mod batch;
+mod blocking;
 mod config;
 mod context;
 mod functions;

@@ -284,6 +284,12 @@ impl SourceMessage {
         i64::try_from(self.body.len() + headers).unwrap_or(i64::MAX)
     }
 
+    /// Whether it would not fit into an arena together with what may be there already.
+    pub(crate) fn is_too_large(&self) -> bool {
+        const AT_MOST: i64 = 2 << 30;
+        self.weight() > AT_MOST
+    }
+
     pub(crate) fn partition_name(&self) -> Option<String> {
         self.partition.clone()
     }
@@ -433,7 +439,7 @@ pub struct Deliverer(Arc<SourceState>);
 impl Deliverer {
     /// Hands messages over, in order, and returns their ids. Waits (never blocks a thread) while
     /// the host grants no credits in count or bytes, and while paused. A message larger than the
-    /// bytes granted still passes when it is first.
+    /// bytes granted still passes when it is first; one above 2 GiB is settled as refused.
     ///
     /// Not cancel safe: when the future is dropped early, some messages are with the host (and
     /// will be settled) and the rest is not. In a `select!`, await [`Deliverer::ready`] instead

@@ -5,9 +5,12 @@ use crate::source::{Control, MessageId, SettleResult, Settled, SourceMessage, St
 use consign_abi::MessageBatch;
 use parking_lot::Mutex;
 use std::any::Any;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use tokio::sync::{Notify, oneshot};
+
+/// Bytes after which a delivery is handed over and the next one begun: one arena holds 4 GiB.
+const BATCH_BYTES: usize = 64 << 20;
 
 /// The token an author ties to a message.
 pub(crate) type Token = Arc<dyn Any + Send + Sync>;
@@ -44,7 +47,7 @@ struct State {
     stop_told: bool,
     outstanding: BTreeMap<MessageId, Outstanding>,
     settled: Vec<Settled>,
-    extend: Vec<MessageId>,
+    extend: BTreeSet<MessageId>,
     seek: Option<Vec<u8>>,
     next_revoke: u64,
     revokes: BTreeMap<u64, Revoke>,
@@ -148,19 +151,23 @@ impl SourceState {
         ids: &mut Vec<MessageId>,
     ) -> Result<(), Stopped> {
         let mut batch = MessageBatch::new();
+        let mut too_large = false;
         {
             let mut state = self.state.lock();
             if state.stopped {
                 return Err(Stopped);
             }
-            while state.has_room() {
+            while state.has_room() && batch.arena.len() < BATCH_BYTES {
                 let Some(mut message) = waiting.pop_front() else {
                     break;
                 };
                 state.next_id += 1;
                 let id = MessageId::new(state.next_id);
-                state.credit_count -= 1;
-                state.credit_bytes = state.credit_bytes.saturating_sub(message.weight());
+                let too_large_for_an_arena = message.is_too_large();
+                if !too_large_for_an_arena {
+                    state.credit_count -= 1;
+                    state.credit_bytes = state.credit_bytes.saturating_sub(message.weight());
+                }
                 state.outstanding.insert(
                     id,
                     Outstanding {
@@ -169,13 +176,21 @@ impl SourceState {
                         waiter: message.waiter.take(),
                     },
                 );
-                message.encode(id, &mut batch);
                 ids.push(id);
+                if too_large_for_an_arena {
+                    let reason = "a message holds at most 2 GiB".to_owned();
+                    too_large |= state.settle(id, SettleResult::Refused { reason });
+                } else {
+                    message.encode(id, &mut batch);
+                }
             }
             // Inside the lock, so that batches of several tasks leave in the order of their ids.
             if !batch.rows.is_empty() {
                 self.upstream.deliver(batch);
             }
+        }
+        if too_large {
+            self.control.notify_waiters();
         }
         Ok(())
     }
@@ -256,8 +271,8 @@ impl SourceState {
         {
             let mut state = self.state.lock();
             for id in ids {
-                if state.outstanding.contains_key(&id) && !state.extend.contains(&id) {
-                    state.extend.push(id);
+                if state.outstanding.contains_key(&id) {
+                    state.extend.insert(id);
                 }
             }
         }
@@ -318,7 +333,7 @@ impl State {
         let Some(outstanding) = self.outstanding.remove(&id) else {
             return false;
         };
-        self.extend.retain(|e| *e != id);
+        self.extend.remove(&id);
         if let Some(waiter) = outstanding.waiter {
             // The waiter may have gone away: then nobody wants to know.
             let _ = waiter.send(result);
@@ -370,7 +385,8 @@ impl State {
             return Some(Control::Stop);
         }
         if !self.extend.is_empty() {
-            return Some(Control::Extend(std::mem::take(&mut self.extend)));
+            let ids = std::mem::take(&mut self.extend);
+            return Some(Control::Extend(ids.into_iter().collect()));
         }
         if let Some(position) = self.seek.take() {
             return Some(Control::Seek(position));

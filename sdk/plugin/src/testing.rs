@@ -3,6 +3,7 @@
 //!
 //! [`open_sink`] and [`write()`] for sinks, [`SourceDriver`] for sources.
 
+use crate::blocking::Blocking;
 use crate::source_state::{SourceState, Upstream};
 use crate::{
     Batch, ConnectionContext, Connector, Failure, MessageId, Outcome, SettleResult, Sink, Source,
@@ -72,10 +73,12 @@ pub async fn write<S: Sink>(sink: &S, batch: &Batch) -> Vec<Outcome> {
 /// outcome is unknown with the code `deadline`.
 pub async fn write_within<S: Sink>(sink: &S, batch: &Batch, deadline: Duration) -> Vec<Outcome> {
     let (cancel, cancelled) = watch::channel(false);
-    let cx = WriteContext::new(Instant::now() + deadline, cancelled);
+    let blocking = Blocking::default();
+    let cx = WriteContext::new(Instant::now() + deadline, cancelled, blocking.clone());
     let outcomes = tokio::time::timeout(deadline, sink.write(batch, &cx)).await;
     // Nobody may be listening.
     let _ = cancel.send(true);
+    blocking.idle().await;
     outcomes.unwrap_or_else(|_| batch.all(Outcome::unknown(("deadline", "deadline passed"))))
 }
 

@@ -37,6 +37,8 @@ pub enum WriteAct {
     /// A thread of its own applies after this many milliseconds, whatever the host says; the
     /// future itself hangs and lets go when dropped.
     LateAfterCancel(u64),
+    /// Applies after this many milliseconds on a thread for blocking work.
+    Blocking(u64),
     /// Its future panics when it is dropped.
     DropPanics,
     /// Wakes through a waker that panics.
@@ -128,7 +130,7 @@ impl Sink for Write {
         })
     }
 
-    async fn write(&self, batch: &Batch, _: &WriteContext) -> Vec<Outcome> {
+    async fn write(&self, batch: &Batch, cx: &WriteContext) -> Vec<Outcome> {
         let text = self.config.on.as_deref().unwrap_or_default();
         let chosen = batch
             .writes()
@@ -174,6 +176,14 @@ impl Sink for Write {
                 });
                 std::future::pending().await
             }
+            WriteAct::Blocking(ms) => {
+                let (batch, config) = (batch.clone(), self.config.clone());
+                cx.blocking(move || {
+                    std::thread::sleep(Duration::from_millis(ms));
+                    apply(&config, &batch)
+                })
+                .await
+            }
             WriteAct::DropPanics => {
                 let _guard = PanicsOnDrop;
                 std::future::pending().await
@@ -215,6 +225,7 @@ fn apply(config: &WriteConfig, batch: &Batch) -> Vec<Outcome> {
 }
 
 fn tracing_line(cx: &ConnectionContext) {
+    cx.count("opened", 1);
     tracing::warn!(
         animal = "lion",
         number = 3,

@@ -2,6 +2,7 @@
 //! deadline or its panic, whichever comes first. The work is dropped before the answer leaves.
 
 use super::{Core, guarded, logging};
+use crate::blocking::Blocking;
 use crate::plugin::BoxFuture;
 use consign_abi::{Call, Reply, Status};
 use parking_lot::Mutex;
@@ -24,6 +25,38 @@ pub(super) struct Calls(Mutex<HashMap<(u64, u64), watch::Sender<bool>>>);
 pub(super) struct CallContext {
     pub deadline: Instant,
     pub cancelled: watch::Receiver<bool>,
+    pub blocking: Blocking,
+}
+
+/// Runs the body of an entry point that answers a call; a panic in it is answered too.
+pub(super) fn guarded_call(call: Call, body: impl FnOnce(&'static Core)) {
+    guarded((), |core| {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| body(core))) {
+            let mut reply = Reply::of(Status::Panicked);
+            reply.bytes = text_of(&*panic).into_bytes().into();
+            answer(core, call, reply);
+        }
+    });
+}
+
+/// Answers a call as aborted when its task is dropped before it could answer (the runtime ends).
+struct AnswerOnDrop {
+    core: &'static Core,
+    call: Call,
+    armed: bool,
+}
+
+impl Drop for AnswerOnDrop {
+    fn drop(&mut self) {
+        if self.armed {
+            self.core
+                .calls
+                .0
+                .lock()
+                .remove(&(self.call.token, self.call.generation));
+            answer(self.core, self.call, Reply::of(Status::Aborted));
+        }
+    }
 }
 
 /// Runs `work` as the answer to `call`. `on_panic` runs before a panic is answered.
@@ -39,14 +72,23 @@ pub(super) fn run<F, W>(
 {
     let (cancel, mut cancelled) = watch::channel(false);
     let within = Duration::from_millis(call.deadline_ms).min(LONGEST_DEADLINE);
+    let blocking = Blocking::default();
     let context = CallContext {
         deadline: Instant::now() + within,
         cancelled: cancelled.clone(),
+        blocking: blocking.clone(),
     };
     let key = (call.token, call.generation);
     core.calls.0.lock().insert(key, cancel);
     let work = work(context);
-    let spawned = core.spawn(logging::in_place(names, async move {
+    let mut unanswered = AnswerOnDrop {
+        core,
+        call,
+        armed: true,
+    };
+    core.spawn(logging::in_place(names, async move {
+        // Named here so that the task owns it, and declared before the work, to be dropped after it.
+        let unanswered = &mut unanswered;
         let mut work = Contained::new(work);
         let ended = tokio::select! {
             biased;
@@ -59,18 +101,17 @@ pub(super) fn run<F, W>(
             cancel.send_replace(true);
         }
         let ended = ended.and_then(|reply| work.discard().map(|()| reply));
+        // What still runs on a blocking thread may still apply: no abort is acknowledged before.
+        blocking.idle().await;
         let reply = ended.unwrap_or_else(|panic| {
             on_panic(&panic);
             let mut reply = Reply::of(Status::Panicked);
             reply.bytes = panic.into_bytes().into();
             reply
         });
+        unanswered.armed = false;
         answer(core, call, reply);
     }));
-    if !spawned {
-        core.calls.0.lock().remove(&key);
-        answer(core, call, Reply::of(Status::NoSuchHandle));
-    }
 }
 
 /// Answers a call.
@@ -107,6 +148,12 @@ pub(super) extern "C" fn shutdown(call: Call) {
         let ending = std::thread::Builder::new()
             .name("plugin-shutdown".to_owned())
             .spawn(move || {
+                // What authors left open is dropped where their resources expect it.
+                let _ = catch_unwind(AssertUnwindSafe(|| {
+                    let _inside = runtime.enter();
+                    core.connections.drop_all();
+                    core.functions.drop_all();
+                }));
                 runtime.shutdown_timeout(within);
                 answer(core, call, Reply::of(Status::Ok));
             });

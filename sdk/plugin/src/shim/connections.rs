@@ -1,8 +1,8 @@
 //! Connections and sinks by handle.
 
-use super::calls::{self, CallContext, answer, no_such_handle};
+use super::calls::{self, CallContext, answer, guarded_call, no_such_handle};
 use super::logging::Place;
-use super::{Core, guarded, reply};
+use super::{Core, reply};
 use crate::context::OnPanic;
 use crate::plugin::{AnyConnection, AnySink, Open};
 use crate::{Batch, ConnectionContext, Failure, WriteContext};
@@ -49,6 +49,18 @@ impl Connections {
         self.open.lock().get(&handle).cloned()
     }
 
+    /// Ends and drops all sinks and connections.
+    pub fn drop_all(&self) {
+        let sinks: Vec<Arc<Sink>> = self.sinks.lock().drain().map(|(_, sink)| sink).collect();
+        for sink in sinks {
+            sink.end();
+        }
+        let open: Vec<Arc<Connection>> = self.open.lock().drain().map(|(_, open)| open).collect();
+        for connection in open {
+            connection.cx.abort_tasks();
+        }
+    }
+
     fn sink(&self, handle: u64) -> Option<Arc<Sink>> {
         self.sinks.lock().get(&handle).cloned()
     }
@@ -74,7 +86,7 @@ impl Connection {
 }
 
 pub(super) extern "C" fn open(call: Call, request: RVec<u8>) {
-    guarded((), |core| {
+    guarded_call(call, |core| {
         let request: json::OpenConnection = match serde_json::from_slice(&request) {
             Ok(request) => request,
             Err(error) => return answer(core, call, bad_request(&error)),
@@ -120,7 +132,7 @@ fn bad_request(error: &serde_json::Error) -> Reply {
 }
 
 pub(super) extern "C" fn probe(call: Call, connection: u64) {
-    guarded((), |core| {
+    guarded_call(call, |core| {
         let Some(connection) = core.connections.get(connection) else {
             return no_such_handle(core, call);
         };
@@ -137,7 +149,7 @@ pub(super) extern "C" fn probe(call: Call, connection: u64) {
 }
 
 pub(super) extern "C" fn close(call: Call, connection: u64) {
-    guarded((), |core| {
+    guarded_call(call, |core| {
         let Some(connection) = core.connections.open.lock().remove(&connection) else {
             return no_such_handle(core, call);
         };
@@ -164,7 +176,7 @@ pub(super) extern "C" fn close(call: Call, connection: u64) {
 }
 
 pub(super) extern "C" fn sink_open(call: Call, connection: u64, request: RVec<u8>) {
-    guarded((), |core| {
+    guarded_call(call, |core| {
         let Some(connection) = core.connections.get(connection) else {
             return no_such_handle(core, call);
         };
@@ -229,7 +241,7 @@ pub(super) fn no_such_operation(
 }
 
 pub(super) extern "C" fn sink_submit(call: Call, sink: u64, batch: WriteBatch) {
-    guarded((), |core| {
+    guarded_call(call, |core| {
         let Some(sink) = core.connections.sink(sink) else {
             return no_such_handle(core, call);
         };
@@ -237,7 +249,7 @@ pub(super) extern "C" fn sink_submit(call: Call, sink: u64, batch: WriteBatch) {
         let connection = Arc::clone(&sink.connection);
         let work = |call: CallContext| async move {
             let batch = Batch::new(batch);
-            let cx = WriteContext::new(call.deadline, call.cancelled);
+            let cx = WriteContext::new(call.deadline, call.cancelled, call.blocking);
             let mut closing = sink.closing.subscribe();
             tokio::select! {
                 biased;
@@ -252,7 +264,7 @@ pub(super) extern "C" fn sink_submit(call: Call, sink: u64, batch: WriteBatch) {
 }
 
 pub(super) extern "C" fn sink_inspect(call: Call, sink: u64) {
-    guarded((), |core| {
+    guarded_call(call, |core| {
         let Some(sink) = core.connections.sink(sink) else {
             return no_such_handle(core, call);
         };
@@ -269,7 +281,7 @@ pub(super) extern "C" fn sink_inspect(call: Call, sink: u64) {
 }
 
 pub(super) extern "C" fn sink_close(call: Call, sink: u64) {
-    guarded((), |core| {
+    guarded_call(call, |core| {
         let Some(sink) = core.connections.sinks.lock().remove(&sink) else {
             return no_such_handle(core, call);
         };

@@ -1,8 +1,8 @@
 //! Processors, transforms and error handlers by handle, and messages as they cross for them.
 
-use super::calls::{self, answer, no_such_handle};
+use super::calls::{self, answer, guarded_call, no_such_handle};
 use super::logging::Place;
-use super::{guarded, reply};
+use super::reply;
 use crate::functions::{AnyFunction, FailureReport, Message};
 use crate::{Failure, FunctionContext, Outcome};
 use consign_abi::{
@@ -16,8 +16,16 @@ use std::sync::Arc;
 #[derive(Default)]
 pub(super) struct Functions(Mutex<HashMap<u64, (AnyFunction, Arc<Place>)>>);
 
+impl Functions {
+    /// Drops all of them.
+    pub fn drop_all(&self) {
+        let open: Vec<_> = self.0.lock().drain().collect();
+        drop(open);
+    }
+}
+
 pub(super) extern "C" fn open(call: Call, request: RVec<u8>) {
-    guarded((), |core| {
+    guarded_call(call, |core| {
         let request: json::OpenFunction = match serde_json::from_slice(&request) {
             Ok(request) => request,
             Err(error) => {
@@ -57,7 +65,7 @@ pub(super) extern "C" fn call(
     messages: MessageBatch,
     details: RVec<u8>,
 ) {
-    guarded((), |core| {
+    guarded_call(call, |core| {
         let Some((function, place)) = core.functions.0.lock().get(&function).cloned() else {
             return no_such_handle(core, call);
         };
@@ -98,7 +106,7 @@ pub(super) extern "C" fn call(
 }
 
 pub(super) extern "C" fn close(call: Call, function: u64) {
-    guarded((), |core| {
+    guarded_call(call, |core| {
         let Some((function, place)) = core.functions.0.lock().remove(&function) else {
             return no_such_handle(core, call);
         };

@@ -1,6 +1,6 @@
 //! Sources by handle: each runs as one task for as long as it is open.
 
-use super::calls::{self, Contained, answer, no_such_handle};
+use super::calls::{self, Contained, answer, guarded_call, no_such_handle};
 use super::connections::no_such_operation;
 use super::logging::{self, Place};
 use super::{Core, guarded, reply};
@@ -86,7 +86,7 @@ pub(super) extern "C" fn open(
     request: RVec<u8>,
     position: ROption<RVec<u8>>,
 ) {
-    guarded((), |core| {
+    guarded_call(call, |core| {
         let Some(connection) = core.connections.get(connection) else {
             return no_such_handle(core, call);
         };
@@ -137,7 +137,7 @@ pub(super) extern "C" fn open(
         core.sources.0.lock().insert(handle, Arc::clone(&source));
         // Answered before it runs, so that the host knows the handle before the first message.
         answer(core, call, reply::opened(handle));
-        core.spawn(logging::in_place(Some(place), async move {
+        let spawned = core.spawn(logging::in_place(Some(place), async move {
             let mut run = Contained::new(run);
             let result = tokio::select! {
                 biased;
@@ -148,6 +148,10 @@ pub(super) extern "C" fn open(
             source.finish(core, result, &connection);
             ended.send_replace(true);
         }));
+        if !spawned {
+            let failure = Failure::other(("shut_down", "the plugin was shut down"));
+            core.fault(call.token, call.generation, &failure);
+        }
     });
 }
 
@@ -236,7 +240,7 @@ pub(super) extern "C" fn revoke_done(source: u64, token: u64) {
 }
 
 pub(super) extern "C" fn stop(call: Call, source: u64) {
-    guarded((), |core| {
+    guarded_call(call, |core| {
         let Some(stopped) = core.sources.0.lock().remove(&source) else {
             return no_such_handle(core, call);
         };
