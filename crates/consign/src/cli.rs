@@ -35,6 +35,18 @@ pub enum Command {
         #[arg(long)]
         strict: bool,
     },
+    /// Run messages through the routes without sending, and compare with what is expected.
+    Test {
+        /// The host's configuration.
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+        /// The cases (YAML).
+        #[arg(value_hint = ValueHint::FilePath)]
+        cases: PathBuf,
+        /// Write what came out into the cases file as what is expected.
+        #[arg(long)]
+        bless: bool,
+    },
     /// Say which route claims a message and why the others do not; or what an event code means.
     Explain {
         /// A configuration, or an event code (`gate_closed`).

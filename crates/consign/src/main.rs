@@ -39,6 +39,7 @@ fn run(cli: Cli) -> Result<(), CliError> {
             live,
             strict,
         } => commands::check::run(out, &paths, live, strict),
+        Command::Test { file, cases, bless } => commands::test::run(out, &file, &cases, bless),
         Command::Explain {
             subject,
             message,

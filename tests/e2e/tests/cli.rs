@@ -282,3 +282,33 @@ async fn common_post(client: &reqwest::Client, port: u16, body: &str) {
         .unwrap();
     assert_eq!(response.status().as_u16(), 202);
 }
+
+#[test]
+fn cases_are_compared_and_blessed() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("consign.yaml");
+    let text = format!(
+        "plugins: [{}]\n{}",
+        plugins(),
+        CONFIG.replace("{port}", "8080")
+    );
+    std::fs::write(&config, text).unwrap();
+    let cases = folder.path().join("cases.yaml");
+    let run = |more: &[&str]| {
+        let args = [
+            &["test", config.to_str().unwrap(), cases.to_str().unwrap()],
+            more,
+        ]
+        .concat();
+        said(folder.path(), &consign(&args))
+    };
+    std::fs::write(&cases, "[]\n").unwrap();
+    insta::assert_snapshot!("test_no_cases", run(&[]));
+    let one = "- name: a payment is filed\n  adapter: hooks\n  message:\n    body: { type: payment.done, amount: \"5\", id: x }\n  expect:\n    route: rest\n";
+    std::fs::write(&cases, one).unwrap();
+    insta::assert_snapshot!("test_differs", run(&[]));
+    insta::assert_snapshot!("test_bless", run(&["--bless"]));
+    insta::assert_snapshot!("test_as_expected", run(&[]));
+    std::fs::write(&cases, one.replace("adapter: hooks", "adapter: hook")).unwrap();
+    insta::assert_snapshot!("test_unknown_adapter", run(&[]));
+}

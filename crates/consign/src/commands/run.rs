@@ -11,8 +11,11 @@ pub fn run(file: &Path) -> Result<(), CliError> {
     log_to_stderr();
     let plan = problems::plan(file)?;
     if !plan.unset_secrets.is_empty() {
-        let fatal: Vec<_> =
-            plan.unset_secrets.iter().map(|p| consign_config::Problem::error(&p.place, p.code, p.message.clone())).collect();
+        let fatal: Vec<_> = plan
+            .unset_secrets
+            .iter()
+            .map(|p| consign_config::Problem::error(&p.place, p.code, p.message.clone()))
+            .collect();
         return Err(problems::error(&fatal));
     }
     if !plan.warnings.is_empty() {

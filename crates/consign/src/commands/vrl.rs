@@ -12,11 +12,15 @@ pub fn run(out: Output, expression: &str, text: Option<&str>) -> Result<(), CliE
         None => Message::default(),
     };
     // The result is JSON already, numbers of any size included; reading it into a value might change them.
-    let result = consign_pipeline::try_expression(&Text::from(expression), &message)
-        .map_err(|problems| {
+    let result = consign_pipeline::try_expression(&Text::from(expression), &message).map_err(
+        |problems| {
             // The expression came from the command line: there is no file to point into.
-            let text: Vec<&str> = problems.iter().map(|problem| problem.message.as_str()).collect();
+            let text: Vec<&str> = problems
+                .iter()
+                .map(|problem| problem.message.as_str())
+                .collect();
             CliError::problems(Kind::Input, text.join("\n"), problems::values(&problems))
-        })?;
+        },
+    )?;
     out.text(&result)
 }
