@@ -1,5 +1,12 @@
 //! How a connection is secured and who it is: TLS, client certificates, tokens, nkeys, domains.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
 mod server;
 
 use consign_plugin::prelude::*;

@@ -1,5 +1,12 @@
 //! `nats.consume` against a real server: credits, identities, leases, acknowledgements, restarts.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
 mod server;
 
 use async_nats::jetstream::{self, consumer, stream};

@@ -1,5 +1,12 @@
 //! `sqlite.write` on real files: what lands, what is recognised as a repeat, what each fault does.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
 use consign_plugin::prelude::*;
 use consign_plugin::testing::{self, TestWrite};
 use consign_plugin::{Advice, Applied, Scope};
