@@ -132,16 +132,16 @@ pub async fn run(
         task.tell();
     };
     task.end().await;
-    if matches!(ended, Ended::Stopped) {
-        if let Err(failure) = source.stop(STOP_DEADLINE).await {
-            tracing::warn!(
-                adapter = spec.acceptor.adapter,
-                "the source did not stop: {}",
-                failure.message
-            );
-        }
-        // Whatever it handed over before it stopped was never looked at: it is released by the SDK.
+    if matches!(ended, Ended::Stopped)
+        && let Err(failure) = source.stop(STOP_DEADLINE).await
+    {
+        tracing::warn!(
+            adapter = spec.acceptor.adapter,
+            "the source did not stop: {}",
+            failure.message
+        );
     }
+    // What it handed over before it stopped and was not looked at is released by the SDK.
     ended
 }
 
@@ -501,10 +501,10 @@ impl Task<'_> {
     async fn revoke(&mut self, partitions: &[String]) {
         let gone =
             |group: &Option<String>| group.as_ref().is_some_and(|name| partitions.contains(name));
-        self.release(&gone);
+        self.release(gone);
         while let Some((group, finished)) = self.running.next().await {
             self.finished(group, finished);
-            self.release(&gone);
+            self.release(gone);
         }
         self.tell();
     }

@@ -6,7 +6,7 @@
 //! of their own, which are owned by the driver and end with it.
 
 use crate::clock;
-use crate::park::Parker;
+use crate::park::{Parker, ToPark};
 use crate::plugs::{Plugs, Submission};
 use bytes::Bytes;
 use consign_buffer::{Buffer, Settlement};
@@ -306,11 +306,15 @@ impl Driver {
             } => {
                 let body = self.take_body(lane, seq);
                 let (parker, buffer) = (Arc::clone(&self.parts.parker), self.parts.buffer.clone());
-                let work = async move {
-                    parker
-                        .park(&buffer, lane, seq, body, reason, failure, note)
-                        .await
+                let what = ToPark {
+                    lane,
+                    seq,
+                    body,
+                    reason,
+                    failure,
+                    note,
                 };
+                let work = async move { parker.park(&buffer, what).await };
                 self.when_durable(ticket, work);
             }
             Output::Send(send) => self.send(send),

@@ -124,7 +124,7 @@ impl Host {
         let (buffer, recovery) = Buffer::open(
             dir.join("buffer"),
             wiring::buffer_options(&plan.config),
-            Arc::new(consign_buffer::RealFilesystem::default()),
+            Arc::new(consign_buffer::RealFilesystem),
         )
         .await
         .map_err(|error| fail(error.to_string()))?;

@@ -17,6 +17,22 @@ use std::time::Duration;
 /// How long to wait before a full ledger is tried again. The write keeps its place in the lane.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
+/// A write to park, and why.
+pub struct ToPark {
+    /// Its lane.
+    pub lane: LaneId,
+    /// Its number there.
+    pub seq: u64,
+    /// Its stored form.
+    pub body: Option<Body>,
+    /// Why it parks.
+    pub reason: ParkReason,
+    /// What happened.
+    pub failure: Failure,
+    /// Its history.
+    pub note: WriteNote,
+}
+
 /// Parks writes.
 pub struct Parker {
     ledger: Ledger,
@@ -38,16 +54,15 @@ impl Parker {
 
     /// Parks one write and settles it. A full ledger is waited for: the write stays where it is, and
     /// its lane with it, until there is room.
-    pub async fn park(
-        &self,
-        buffer: &Buffer,
-        lane: LaneId,
-        seq: u64,
-        body: Option<Body>,
-        reason: ParkReason,
-        failure: Failure,
-        note: WriteNote,
-    ) -> Result<(), String> {
+    pub async fn park(&self, buffer: &Buffer, what: ToPark) -> Result<(), String> {
+        let ToPark {
+            lane,
+            seq,
+            body,
+            reason,
+            failure,
+            note,
+        } = what;
         let body = body.ok_or_else(|| format!("write {seq} to park is not in memory"))?;
         let record = self.record(lane, seq, &body, &reason, &failure, note)?;
         let id = loop {

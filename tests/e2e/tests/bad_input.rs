@@ -1,4 +1,11 @@
 //! Bad input of every kind: each is a clear sentence that names the place, or a recorded outcome.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
 
 mod common;
 

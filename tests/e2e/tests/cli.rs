@@ -1,4 +1,11 @@
 //! What each command prints: empty, one, many; text and `--json`; exit codes.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
 
 use consign_e2e::{Host, built, consign, free_port};
 use std::path::Path;

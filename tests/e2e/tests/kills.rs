@@ -1,5 +1,12 @@
 //! kill -9 in a loop under load: nothing lost, no copy where the destination drops repeats, and each
 //! effect carries one key. Effects are read with other clients than the connectors'.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
 
 mod common;
 

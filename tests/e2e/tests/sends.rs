@@ -1,4 +1,11 @@
 //! Direct sends, and sends that wait for another: what the source is told, and when.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
 
 mod common;
 
