@@ -1,4 +1,6 @@
-//! Runs the buffer's simulation over many seeds: `buffer-sim [--from N] [--seeds N] [--actions N]`.
+//! Runs the buffer's simulation over many seeds: `buffer-sim [--from N] [--seeds N] [--actions N] [--planted 1]`.
+//!
+//! With `--planted 1` it looks for the first seed that finds each planted bug instead.
 //!
 //! Prints each seed that fails, a table of hits per fault and call site, and runs per second.
 
@@ -7,6 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use consign_buffer::Planted;
 use consign_buffer::sim::{Report, Scenario, run};
 
 fn argument(name: &str, default: u64) -> u64 {
@@ -14,9 +17,44 @@ fn argument(name: &str, default: u64) -> u64 {
     args.next().and_then(|v| v.parse().ok()).unwrap_or(default)
 }
 
+/// Prints the first seed that finds each planted bug.
+fn find_planted(from: u64, seeds: u64, actions: u32) {
+    let mut missed = 0;
+    for planted in Planted::ALL {
+        let found = (from..from + seeds).find_map(|seed| {
+            Some((
+                seed,
+                run(Scenario {
+                    seed,
+                    actions,
+                    planted: Some(*planted),
+                })
+                .err()?,
+            ))
+        });
+        match found {
+            Some((seed, why)) => println!(
+                "{planted:?}: seed {seed}: {}",
+                why.lines().next().unwrap_or_default()
+            ),
+            None => {
+                println!("{planted:?}: not found in {seeds} seeds");
+                missed += 1;
+            }
+        }
+    }
+    if missed > 0 {
+        std::process::exit(1);
+    }
+}
+
 fn main() {
     let (from, seeds) = (argument("--from", 0), argument("--seeds", 100_000));
     let actions = u32::try_from(argument("--actions", 300)).unwrap_or(300);
+    if argument("--planted", 0) == 1 {
+        find_planted(from, seeds, actions);
+        return;
+    }
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
     let start = Instant::now();
     let next = AtomicU64::new(from);

@@ -428,7 +428,7 @@ impl Core {
             for (number, scope) in (0u32..).zip(&mut state.scopes) {
                 for bucket in &scope.buckets {
                     if !bucket.unsaved.is_empty() {
-                        let file = bucket.file.unwrap_or_else(|| {
+                        let file = bucket.file.filter(|_| !bucket.rewrite).unwrap_or_else(|| {
                             scope.next_file += 1;
                             KeyFile {
                                 number: scope.next_file,
@@ -539,7 +539,11 @@ impl Core {
                     .find(|b| b.start_unix_ms == start);
                 match found {
                     Some(bucket) => {
+                        if let Some(old) = bucket.file.filter(|f| f.number != file.number) {
+                            dead.push(self.key_path(scope, old.number));
+                        }
                         bucket.file = Some(file);
+                        bucket.rewrite = false;
                         bucket.unsaved.drain(..rows.min(bucket.unsaved.len()));
                     }
                     None => dead.push(self.key_path(scope, file.number)),
@@ -587,13 +591,17 @@ impl Core {
         let mut state = self.shared.state.lock();
         for ((scope, start), (file, _)) in &job.keys {
             let scope = state.scope_mut(*scope);
-            scope.dead_files.push(file.number);
+            let mut made = Vec::new();
             if let Some(bucket) = scope.buckets.iter_mut().find(|b| b.start_unix_ms == *start) {
-                bucket.file = None;
+                if bucket.file.is_none_or(|f| f.number != file.number) {
+                    made.push(file.number);
+                }
+                bucket.rewrite = true;
                 let mut rows: Vec<_> = bucket.keys.iter().map(|(k, b)| (*k, *b)).collect();
                 rows.sort_unstable();
                 bucket.unsaved = rows;
             }
+            scope.dead_files.extend(made);
         }
         state.totals.checkpoint_failures += 1;
         state.reclaim = true;

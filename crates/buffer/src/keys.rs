@@ -27,6 +27,9 @@ pub(crate) struct Bucket {
     pub(crate) unsaved: Vec<KeyRow>,
     /// The file, once there is one: its number, salt and believed length.
     pub(crate) file: Option<KeyFile>,
+    /// The file must not be appended to any more: a checkpoint that failed may yet name what was appended. All rows
+    /// go to a new one; until that is durable the old one is what checkpoints name.
+    pub(crate) rewrite: bool,
 }
 
 /// A bucket's file as far as a checkpoint vouches for it.

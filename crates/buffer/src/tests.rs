@@ -6,9 +6,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::planted::Planted;
 use crate::sim::{Scenario, run};
 
-/// Seeds within which a planted bug must be found.
-const PLANTED_SEEDS: u64 = 400;
-
 /// Runs `seeds` on every processor; what each found wrong, in order of seeds.
 fn search(
     seeds: std::ops::Range<u64>,
@@ -69,20 +66,4 @@ fn the_simulation_notices_when_the_flush_of_the_log_is_left_out() {
         found.iter().any(|(_, why)| why.contains("missing")),
         "{found:?}"
     );
-}
-
-#[test]
-fn every_planted_bug_is_found() {
-    let mut missed = Vec::new();
-    for planted in Planted::ALL {
-        let (found, _) = search(0..PLANTED_SEEDS, Some(*planted), true);
-        match found.first() {
-            Some((seed, why)) => println!(
-                "{planted:?}: seed {seed}: {}",
-                why.lines().next().unwrap_or_default()
-            ),
-            None => missed.push(planted),
-        }
-    }
-    assert!(missed.is_empty(), "not found: {missed:?}");
 }

@@ -410,6 +410,17 @@ impl World {
         if !self.open.is_empty() || !self.rng.one_in(4) {
             return;
         }
+        // A settlement that failed in part leaves open what became of its writes.
+        let mine = |w: &&super::model::ModelWrite| w.lane == lane;
+        if self
+            .model
+            .writes
+            .values()
+            .filter(mine)
+            .any(|w| matches!(w.status, Status::Settling { .. }))
+        {
+            return;
+        }
         let all: Vec<u64> = self
             .model
             .writes
