@@ -87,6 +87,11 @@ impl Database {
         Ok(Self(connection))
     }
 
+    /// A number that changes with every transaction of someone else.
+    pub fn version(&self) -> Result<u64> {
+        self.number("PRAGMA data_version")
+    }
+
     /// Rows in the table.
     pub fn rows(&self) -> Result<u64> {
         self.number("SELECT count(*) FROM webhooks")
@@ -234,6 +239,12 @@ mod tests {
                 .unwrap();
         }
         let reader = Database::open(&path).unwrap();
+        let version = reader.version().unwrap();
+        assert_eq!(reader.version().unwrap(), version);
+        database
+            .execute("UPDATE arrivals SET count = count", [])
+            .unwrap();
+        assert_ne!(reader.version().unwrap(), version);
         check(&reader.tally(1, 4).unwrap());
         assert_eq!(reader.rows().unwrap(), 7);
         assert_eq!(reader.dropped().unwrap(), 2);
