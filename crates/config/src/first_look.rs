@@ -71,9 +71,9 @@ fn handler(names: &mut Vec<NamedAt>, owner: &Node) {
 }
 
 fn note(names: &mut Vec<NamedAt>, node: Option<&Node>) {
-    if let Some(name) = node.and_then(Node::text) {
-        if !names.iter().any(|known| known.name == *name) {
-            names.push(NamedAt { name: name.clone() });
-        }
+    if let Some(name) = node.and_then(Node::text)
+        && !names.iter().any(|known| known.name == *name)
+    {
+        names.push(NamedAt { name: name.clone() });
     }
 }

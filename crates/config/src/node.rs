@@ -144,10 +144,10 @@ fn is_number(text: &str) -> bool {
 
 fn number_to_json(number: &str) -> Value {
     let plain = number.strip_prefix('+').unwrap_or(number);
-    if let Some(hex) = plain.strip_prefix("0x") {
-        if let Ok(value) = u64::from_str_radix(hex, 16) {
-            return Value::from(value);
-        }
+    if let Some(hex) = plain.strip_prefix("0x")
+        && let Ok(value) = u64::from_str_radix(hex, 16)
+    {
+        return Value::from(value);
     }
     if let Ok(value) = plain.parse::<i64>() {
         return Value::from(value);

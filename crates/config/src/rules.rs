@@ -114,18 +114,18 @@ fn classes(config: &Config, problems: &mut Vec<Problem>) {
         );
     }
     for class in &config.classes {
-        if let Some(limit) = class.max_in_flight {
-            if limit < class.reserved_slots() {
-                problems.push(Problem::error(
-                    &class.place,
-                    "wrong_value",
-                    format!(
-                        "the class `{}` reserves {} slots and may use only {limit} (`max_in_flight`)",
-                        class.name,
-                        class.reserved_slots()
-                    ),
-                ));
-            }
+        if let Some(limit) = class.max_in_flight
+            && limit < class.reserved_slots()
+        {
+            problems.push(Problem::error(
+                &class.place,
+                "wrong_value",
+                format!(
+                    "the class `{}` reserves {} slots and may use only {limit} (`max_in_flight`)",
+                    class.name,
+                    class.reserved_slots()
+                ),
+            ));
         }
     }
 }
@@ -148,15 +148,15 @@ fn check_adapter(
             name(&send.id, "send", problems);
             connection_exists(config, &send.connection, problems);
             handler_has_place(&send.on_failure, problems);
-            if let Some(class) = &send.class {
-                if config.class(class).is_none() {
-                    unknown(
-                        class,
-                        "class",
-                        config.classes.iter().map(|c| &c.name),
-                        problems,
-                    );
-                }
+            if let Some(class) = &send.class
+                && config.class(class).is_none()
+            {
+                unknown(
+                    class,
+                    "class",
+                    config.classes.iter().map(|c| &c.name),
+                    problems,
+                );
             }
             sends::values(route, send, problems);
             lane_names(adapter, route, send, lanes, problems);

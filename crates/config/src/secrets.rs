@@ -218,10 +218,10 @@ impl Filler<'_> {
             }
         }
         for pointer in &settings.open_paths {
-            if let Some(Value::String(path)) = settings.value.pointer_mut(pointer) {
-                if !path.starts_with("${") {
-                    *path = crate::rules::resolved_path(self.folder, path);
-                }
+            if let Some(Value::String(path)) = settings.value.pointer_mut(pointer)
+                && !path.starts_with("${")
+            {
+                *path = crate::rules::resolved_path(self.folder, path);
             }
         }
         // `$${` in a string without a secret still stands for `${`.
@@ -250,11 +250,11 @@ impl Config {
             environment,
             problems: Vec::new(),
         };
-        if let Some(console) = &mut config.console {
-            if let Some(token) = &console.token {
-                let filled = filler.fill(token, token.place());
-                console.token = Some(Text::new(filled, token.place()));
-            }
+        if let Some(console) = &mut config.console
+            && let Some(token) = &console.token
+        {
+            let filled = filler.fill(token, token.place());
+            console.token = Some(Text::new(filled, token.place()));
         }
         config.each_settings(|settings| filler.settings(settings));
         let mut problems = filler.problems;
@@ -286,12 +286,11 @@ impl Config {
                 }
             }
         });
-        if let Some(console) = &mut copy.console {
-            if let Some(token) = &mut console.token {
-                if scan(token, "").0.is_empty() {
-                    *token = Text::new("***", token.place());
-                }
-            }
+        if let Some(console) = &mut copy.console
+            && let Some(token) = &mut console.token
+            && scan(token, "").0.is_empty()
+        {
+            *token = Text::new("***", token.place());
         }
         serde_json::to_value(&copy).unwrap_or(Value::Null)
     }

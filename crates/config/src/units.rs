@@ -156,7 +156,7 @@ impl FromStr for ByteSize {
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (unit, factor) in SIZE_UNITS {
-            if self.bytes >= factor && self.bytes % factor == 0 {
+            if self.bytes >= factor && self.bytes.is_multiple_of(factor) {
                 return write!(f, "{}{unit}", self.bytes / factor);
             }
         }

@@ -32,6 +32,10 @@ pub struct ConditionError {
 
 /// Where a message ended in the pipeline.
 #[derive(Debug, Clone, PartialEq)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "made once per message and moved on: a box would cost an allocation each"
+)]
 pub enum Outcome {
     /// No route claims it: acknowledge, discard, count.
     NoRoute,
@@ -112,6 +116,10 @@ pub enum Step {
 
 /// How far a message has come.
 #[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "made once per message and moved on: a box would cost an allocation each"
+)]
 pub enum Progress {
     /// To its end.
     Done(Verdict),

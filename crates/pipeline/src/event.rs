@@ -17,6 +17,9 @@ pub(crate) const FIELDS: [&str; 5] = ["body", "headers", "key", "source", "time"
 /// Header in which the content type shows and can be changed.
 const CONTENT_TYPE: &str = "content-type";
 
+/// Headers in their order.
+type Headers = Vec<(String, Bytes)>;
+
 /// A set of [`FIELDS`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Fields(u8);
@@ -222,7 +225,7 @@ impl<'m> Event<'m> {
         Ok(())
     }
 
-    fn headers(&self, headers: &Value) -> Result<(Vec<(String, Bytes)>, Option<String>), String> {
+    fn headers(&self, headers: &Value) -> Result<(Headers, Option<String>), String> {
         let Value::Object(map) = headers else {
             return Err("`.headers` is no longer an object".to_owned());
         };

@@ -29,6 +29,10 @@ pub struct RouteProgram {
 
 /// A transform or a processor.
 #[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "compiled once and kept: there are as many as the configuration has"
+)]
 pub(crate) enum StepProgram {
     Vrl(Compiled, Place),
     Transform(usize, Place),
@@ -50,6 +54,10 @@ pub struct SendProgram {
 }
 
 #[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "compiled once and kept: there are as many as the configuration has"
+)]
 pub(crate) enum OrderProgram {
     Strict,
     None,

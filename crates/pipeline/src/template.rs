@@ -14,6 +14,10 @@ pub(crate) struct Template {
 }
 
 #[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "compiled once and kept: there are as many as the configuration has"
+)]
 enum Part {
     Literal(String),
     Expression(Compiled, Text),

@@ -192,6 +192,10 @@ impl JsonSchema for OneOrMany {
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(deny_unknown_fields)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a configuration holds a few, and boxes would show in every match on them"
+)]
 pub enum Transform {
     /// A VRL program that changes `.body`, `.headers` or `.key`.
     Vrl {

@@ -1,6 +1,12 @@
 //! A catalog of invented plugins, with the shapes real ones have.
 
-#![allow(dead_code)]
+#![allow(
+    dead_code,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers of tests fail loudly, and each test file uses some"
+)]
 
 use consign_config::{Catalog, Config, Problem, parse};
 use consign_manifest::{

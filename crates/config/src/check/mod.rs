@@ -4,12 +4,14 @@
 //! enums and constants, ranges, lengths, patterns, `$ref`, `anyOf`, `oneOf` and `allOf`. What is
 //! not understood restricts nothing; the plugin itself still refuses what it cannot read.
 
+mod words;
+
 use crate::model::{Secret, TemplateText};
 use crate::nearest::{did_you_mean, one_of};
 use crate::node::{Data, Node};
 use crate::{ByteSize, DURATION_FORMAT, HumanDuration, Problem, SIZE_FORMAT, Text, secrets};
-use regex::Regex;
 use serde_json::Value;
+use words::{is_unit, is_word, number_at, range, word_of, words, wrong_pattern};
 
 /// The schema format of a string in which `{{ … }}` is a template.
 pub(crate) const TEMPLATE_FORMAT: &str = "consign-template";
@@ -87,23 +89,24 @@ impl<'s> Checker<'s> {
         for part in list(schema, "allOf") {
             self.check(node, part, pointer, path);
         }
-        if let Data::String(text) = &node.data {
-            if self.plugin && self.is_secret(text, schema, pointer) {
-                return;
-            }
+        if let Data::String(text) = &node.data
+            && self.plugin
+            && self.is_secret(text, schema, pointer)
+        {
+            return;
         }
         if !self.fits_type(node, schema) {
             return self.wrong_type(node, schema, path);
         }
-        if let Some(expected) = schema.get("const") {
-            if node.to_json() != *expected {
-                return self.wrong_type(node, schema, path);
-            }
+        if let Some(expected) = schema.get("const")
+            && node.to_json() != *expected
+        {
+            return self.wrong_type(node, schema, path);
         }
-        if let Some(allowed) = schema.get("enum").and_then(Value::as_array) {
-            if !allowed.contains(&node.to_json()) {
-                return self.wrong_type(node, schema, path);
-            }
+        if let Some(allowed) = schema.get("enum").and_then(Value::as_array)
+            && !allowed.contains(&node.to_json())
+        {
+            return self.wrong_type(node, schema, path);
         }
         match &node.data {
             Data::String(text) => self.string(text, schema, pointer, path),
@@ -164,15 +167,17 @@ impl<'s> Checker<'s> {
             }
             _ => None,
         });
-        if ok.is_none() && named.is_empty() && fitting.len() > 1 {
-            if let Some((key, value)) = self.kind_key(node, branches) {
-                let words = branches
-                    .iter()
-                    .filter_map(|b| self.constant(b, key)?.as_str());
-                let expected = one_of(words.clone());
-                let help = value.text().and_then(|text| did_you_mean(text, words));
-                return self.report(value, &Path::new(&format!("`{key}`")), &expected, help);
-            }
+        if ok.is_none()
+            && named.is_empty()
+            && fitting.len() > 1
+            && let Some((key, value)) = self.kind_key(node, branches)
+        {
+            let words = branches
+                .iter()
+                .filter_map(|b| self.constant(b, key)?.as_str());
+            let expected = one_of(words.clone());
+            let help = value.text().and_then(|text| did_you_mean(text, words));
+            return self.report(value, &Path::new(&format!("`{key}`")), &expected, help);
         }
         let chosen = best.and_then(|best| tried.into_iter().nth(best));
         match chosen {
@@ -493,78 +498,6 @@ impl<'s> Checker<'s> {
             .maybe_help(help),
         );
     }
-
-    /// What a schema expects, in words.
-    fn described(&self, schema: &'s Value) -> String {
-        if let Some(branches) = branches(schema) {
-            return self.described_branches(branches);
-        }
-        let all: Vec<String> = words(schema).map(|word| format!("`{word}`")).collect();
-        if let Some((last, rest)) = all.split_last() {
-            return match rest {
-                [] => last.clone(),
-                _ => format!("{} or {last}", rest.join(", ")),
-            };
-        }
-        if let Some(constant) = schema.get("const") {
-            return format!("`{constant}`");
-        }
-        let format = schema.get("format").and_then(Value::as_str);
-        let names: Vec<&str> = match schema.get("type") {
-            Some(Value::String(name)) => vec![name],
-            Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).collect(),
-            _ => vec![],
-        };
-        let described: Vec<String> = names
-            .iter()
-            .filter(|name| **name != "null" || names.len() == 1)
-            .map(|name| match *name {
-                "string" => match format {
-                    Some(DURATION_FORMAT) => "a duration such as 30s".to_owned(),
-                    Some(SIZE_FORMAT) => "a size such as 16MiB".to_owned(),
-                    _ => match example(schema) {
-                        Some(example) => format!("a text such as `{example}`"),
-                        None => "a text".to_owned(),
-                    },
-                },
-                "integer" => format!("a whole number{}", limits(schema)),
-                "number" => format!("a number{}", limits(schema)),
-                "boolean" => "true or false".to_owned(),
-                "array" => "a list".to_owned(),
-                "object" => match list(schema, "required") {
-                    [] => "a mapping".to_owned(),
-                    keys => format!(
-                        "a mapping with {}",
-                        one_of(keys.iter().filter_map(Value::as_str)).replace(" or ", " and ")
-                    ),
-                },
-                other => other.to_owned(),
-            })
-            .collect();
-        match described.as_slice() {
-            [] => "something else".to_owned(),
-            _ => described.join(" or "),
-        }
-    }
-
-    fn described_branches(&self, branches: &'s [Value]) -> String {
-        let mut described: Vec<String> = Vec::new();
-        for branch in branches {
-            let branch = self.followed(branch);
-            if branch.get("type").and_then(Value::as_str) == Some("null") {
-                continue;
-            }
-            let one = self.described(branch);
-            if !described.contains(&one) {
-                described.push(one);
-            }
-        }
-        match described.split_last() {
-            None => "nothing".to_owned(),
-            Some((last, [])) => last.clone(),
-            Some((last, rest)) => format!("{} or {last}", rest.join(", ")),
-        }
-    }
 }
 
 impl Findings {
@@ -597,74 +530,4 @@ fn positions<T>(items: &[T], wanted: impl Fn(&T) -> bool) -> Vec<usize> {
         .filter(|(_, item)| wanted(item))
         .map(|(i, _)| i)
         .collect()
-}
-
-/// The words a schema allows: its constant, or its enum.
-fn words(schema: &Value) -> impl Iterator<Item = &str> {
-    word_of(schema)
-        .into_iter()
-        .chain(list(schema, "enum").iter().filter_map(Value::as_str))
-}
-
-fn word_of(schema: &Value) -> Option<&str> {
-    schema.get("const").and_then(Value::as_str)
-}
-
-fn is_word(schema: &Value) -> bool {
-    words(schema).next().is_some()
-}
-
-fn is_unit(schema: &Value) -> bool {
-    matches!(
-        schema.get("format").and_then(Value::as_str),
-        Some(DURATION_FORMAT | SIZE_FORMAT)
-    )
-}
-
-/// The schema's first example.
-fn example(schema: &Value) -> Option<&str> {
-    list(schema, "examples").first().and_then(Value::as_str)
-}
-
-fn number_at(schema: &Value, key: &str) -> Option<f64> {
-    schema.get(key).and_then(Value::as_f64)
-}
-
-/// The lowest and highest number allowed: as said, or as the integer's width allows.
-fn range(schema: &Value) -> (Option<f64>, Option<f64>) {
-    let width = match schema.get("format").and_then(Value::as_str) {
-        Some("uint8") => (Some(0.0), Some(f64::from(u8::MAX))),
-        Some("uint16") => (Some(0.0), Some(f64::from(u16::MAX))),
-        Some("uint32") => (Some(0.0), Some(f64::from(u32::MAX))),
-        Some("uint64" | "uint") => (Some(0.0), None),
-        Some("int8") => (Some(f64::from(i8::MIN)), Some(f64::from(i8::MAX))),
-        Some("int16") => (Some(f64::from(i16::MIN)), Some(f64::from(i16::MAX))),
-        Some("int32") => (Some(f64::from(i32::MIN)), Some(f64::from(i32::MAX))),
-        _ => (None, None),
-    };
-    (
-        number_at(schema, "minimum").or(width.0),
-        number_at(schema, "maximum").or(width.1),
-    )
-}
-
-fn limits(schema: &Value) -> String {
-    match range(schema) {
-        (Some(low), Some(high)) => format!(" from {low} to {high}"),
-        (Some(low), None) => format!(" of at least {low}"),
-        (None, Some(high)) => format!(" of at most {high}"),
-        (None, None) => String::new(),
-    }
-}
-
-fn wrong_pattern(text: &str, schema: &Value) -> Option<String> {
-    let pattern = schema.get("pattern").and_then(Value::as_str)?;
-    let regex = Regex::new(pattern).ok()?;
-    if regex.is_match(text) {
-        return None;
-    }
-    Some(match example(schema) {
-        Some(example) => format!("expected a text such as `{example}`, got `{text}`"),
-        None => format!("`{text}` does not match the pattern {pattern}"),
-    })
 }

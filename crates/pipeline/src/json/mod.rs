@@ -10,6 +10,8 @@
 //!
 //! Limits: [`MAX_DEPTH`] levels, bodies under 4 GiB; what is beyond is not parsed and stays text.
 
+mod scan;
+
 use bytes::Bytes;
 use chrono::{DateTime, SecondsFormat, Utc};
 use consign_config::{
@@ -64,17 +66,8 @@ impl Document {
     pub(crate) fn parse(text: &Bytes) -> Option<Self> {
         let valid = std::str::from_utf8(text).ok()?;
         u32::try_from(valid.len()).ok()?;
-        let mut scanner = Scanner {
-            text: valid.as_bytes(),
-            at: 0,
-            nodes: Vec::new(),
-        };
-        scanner.space();
-        scanner.value(0)?;
-        scanner.space();
-        (scanner.at == valid.len()).then_some(())?;
         Some(Self {
-            nodes: scanner.nodes,
+            nodes: scan::scan(valid)?,
             text: text.clone(),
             inexact: OnceCell::new(),
         })
@@ -242,13 +235,12 @@ impl Document {
                 return table;
             }
             for (bits, text) in floats {
-                if let Some(slot) = table.get_mut(&bits) {
-                    if slot
+                if let Some(slot) = table.get_mut(&bits)
+                    && slot
                         .as_deref()
                         .is_some_and(|known| decimal(known) != decimal(text))
-                    {
-                        *slot = None;
-                    }
+                {
+                    *slot = None;
                 }
             }
             table
@@ -497,10 +489,10 @@ pub(crate) fn write(
 
 /// A float as JSON writes it, or the digits of the body it stands for.
 pub(crate) fn float_text(float: f64, origin: Option<&Document>) -> Result<String, String> {
-    if let Some(document) = origin {
-        if let Some(digits) = document.digits(float)? {
-            return Ok(digits.to_owned());
-        }
+    if let Some(document) = origin
+        && let Some(digits) = document.digits(float)?
+    {
+        return Ok(digits.to_owned());
     }
     serde_json::Number::from_f64(float)
         .map(|number| number.to_string())
@@ -576,168 +568,4 @@ fn saturating(exponent: &str) -> i64 {
     } else {
         i64::MAX / 2
     })
-}
-
-struct Scanner<'t> {
-    text: &'t [u8],
-    at: usize,
-    nodes: Vec<Node>,
-}
-
-impl Scanner<'_> {
-    fn peek(&self) -> Option<u8> {
-        self.text.get(self.at).copied()
-    }
-
-    fn space(&mut self) {
-        while matches!(self.peek(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
-            self.at += 1;
-        }
-    }
-
-    fn take(&mut self, byte: u8) -> Option<()> {
-        (self.peek()? == byte).then(|| self.at += 1)
-    }
-
-    fn open(&mut self, kind: Kind) -> Option<usize> {
-        let index = self.nodes.len();
-        let start = u32::try_from(self.at).ok()?;
-        self.nodes.push(Node {
-            kind,
-            start,
-            end: start,
-            next: 0,
-        });
-        Some(index)
-    }
-
-    fn close(&mut self, index: usize) -> Option<()> {
-        let end = u32::try_from(self.at).ok()?;
-        let next = u32::try_from(self.nodes.len()).ok()?;
-        let node = self.nodes.get_mut(index)?;
-        node.end = end;
-        node.next = next;
-        Some(())
-    }
-
-    fn value(&mut self, depth: usize) -> Option<()> {
-        if depth >= MAX_DEPTH {
-            return None;
-        }
-        match self.peek()? {
-            b'{' => self.object(depth),
-            b'[' => self.array(depth),
-            b'"' => self.string(),
-            b't' => self.word(b"true", Kind::True),
-            b'f' => self.word(b"false", Kind::False),
-            b'n' => self.word(b"null", Kind::Null),
-            _ => self.number(),
-        }
-    }
-
-    fn word(&mut self, word: &[u8], kind: Kind) -> Option<()> {
-        let index = self.open(kind)?;
-        self.text.get(self.at..)?.starts_with(word).then_some(())?;
-        self.at += word.len();
-        self.close(index)
-    }
-
-    fn array(&mut self, depth: usize) -> Option<()> {
-        let index = self.open(Kind::Array)?;
-        self.at += 1;
-        self.space();
-        if self.take(b']').is_some() {
-            return self.close(index);
-        }
-        loop {
-            self.value(depth + 1)?;
-            self.space();
-            if self.take(b']').is_some() {
-                return self.close(index);
-            }
-            self.take(b',')?;
-            self.space();
-        }
-    }
-
-    fn object(&mut self, depth: usize) -> Option<()> {
-        let index = self.open(Kind::Object)?;
-        self.at += 1;
-        self.space();
-        if self.take(b'}').is_some() {
-            return self.close(index);
-        }
-        loop {
-            (self.peek()? == b'"').then_some(())?;
-            self.string()?;
-            self.space();
-            self.take(b':')?;
-            self.space();
-            self.value(depth + 1)?;
-            self.space();
-            if self.take(b'}').is_some() {
-                return self.close(index);
-            }
-            self.take(b',')?;
-            self.space();
-        }
-    }
-
-    fn string(&mut self) -> Option<()> {
-        let index = self.open(Kind::Plain)?;
-        let start = self.at;
-        let mut escaped = false;
-        self.at += 1;
-        loop {
-            match self.peek()? {
-                b'"' => {
-                    self.at += 1;
-                    break;
-                }
-                b'\\' => {
-                    escaped = true;
-                    // What follows is checked below; here it only must not end the string.
-                    self.at += 2;
-                }
-                0..=0x1f => return None,
-                _ => self.at += 1,
-            }
-        }
-        if escaped {
-            // Unknown escapes and lone surrogates have no text: such a body is not JSON here.
-            let raw = self.text.get(start..self.at)?;
-            serde_json::from_slice::<String>(raw).ok()?;
-            self.nodes.get_mut(index)?.kind = Kind::Escaped;
-        }
-        self.close(index)
-    }
-
-    fn digits(&mut self) -> Option<usize> {
-        let start = self.at;
-        while matches!(self.peek(), Some(b'0'..=b'9')) {
-            self.at += 1;
-        }
-        (self.at > start).then(|| self.at - start)
-    }
-
-    fn number(&mut self) -> Option<()> {
-        let index = self.open(Kind::Number)?;
-        let _ = self.take(b'-');
-        let leading_zero = self.peek()? == b'0';
-        let count = self.digits()?;
-        if leading_zero && count > 1 {
-            return None;
-        }
-        if self.take(b'.').is_some() {
-            self.digits()?;
-        }
-        if matches!(self.peek(), Some(b'e' | b'E')) {
-            self.at += 1;
-            if self.take(b'+').is_none() {
-                let _ = self.take(b'-');
-            }
-            self.digits()?;
-        }
-        self.close(index)
-    }
 }
