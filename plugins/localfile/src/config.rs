@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ConnectionConfig {
-    /// The folder. A relative path starts at the host's working directory.
+    /// The folder. A relative path starts at the configuration file's folder.
+    #[schemars(extend("format" = "path"))]
     pub root: PathBuf,
     /// Create the folder when it is missing. Set `false` where it is a mount point, so that a
     /// missing mount is an outage instead of a new, empty folder. Default: `true`.

@@ -23,6 +23,7 @@ pub struct ConnectionConfig {
     pub nkey_seed: Option<Secret>,
     /// A `.creds` file, as `nsc` writes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "path"))]
     pub credentials_file: Option<PathBuf>,
     /// TLS. Used when set, and with `tls://` addresses. The certificate is checked against the host
     /// in `servers`; `server_name` is not supported.

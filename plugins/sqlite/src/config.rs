@@ -9,7 +9,8 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ConnectionConfig {
-    /// The database file. A relative path starts at the host's working directory.
+    /// The database file. A relative path starts at the configuration file's folder.
+    #[schemars(extend("format" = "path"))]
     pub path: PathBuf,
     /// Create the file, and its folder, when they are missing. Set `false` where a wrong path must
     /// be an error instead of a new, empty database. Default: `true`.

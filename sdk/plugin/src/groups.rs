@@ -17,10 +17,13 @@ use std::time::Duration;
 #[serde(deny_unknown_fields, default)]
 pub struct Tls {
     /// PEM file of the authorities to trust; default: the system's.
+    #[schemars(extend("format" = "path"))]
     pub ca_file: Option<PathBuf>,
     /// PEM file of the certificate chain.
+    #[schemars(extend("format" = "path"))]
     pub cert_file: Option<PathBuf>,
     /// PEM file of the certificate's private key.
+    #[schemars(extend("format" = "path"))]
     pub key_file: Option<PathBuf>,
     /// Name to expect in the server's certificate, when it is not the host connected to.
     pub server_name: Option<String>,
