@@ -131,7 +131,7 @@ fn read_bytes(path: &Path) -> Result<Vec<u8>, Refusal> {
             "not_a_file",
             path,
             format!(
-                "it {what} and a plugin is a file of at most {BYTES_AT_MOST} bytes: check it with `ls -l {}`",
+                "it {what} and a plugin is a file of at most 1 GiB: check it with `ls -l {}`",
                 path.display()
             ),
         ));

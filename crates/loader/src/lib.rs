@@ -7,6 +7,7 @@
 //!
 //! **Invariant**: this crate knows no policy. It sets no timer on a submitted batch, resends
 //! nothing, and decides nothing from an outcome.
+#![deny(missing_docs)]
 #![allow(
     unsafe_code,
     reason = "dlopen and reading an exported symbol need it; see `library`"

@@ -3,6 +3,7 @@
 //! Plugin authors never see this crate: `consign-plugin` hides it. It is the only crate that knows
 //! `abi_stable`. Data structs are frozen for an ABI major and grow only through attribute lists;
 //! vtables grow at their end (prefix types), and a method the other side lacks counts as absent.
+#![deny(missing_docs)]
 #![allow(
     unsafe_code,
     reason = "exporting and casting the root needs it; see `export`"

@@ -1,7 +1,8 @@
 //! What a running source and the host know of each other: credits, messages not yet settled, and
 //! what the host has asked for. One lock, never held across an await.
 
-use crate::source::{Control, MessageId, SettleResult, Settled, SourceMessage, Stopped};
+use crate::message::SourceMessage;
+use crate::source::{Control, MessageId, SettleResult, Settled, Stopped};
 use consign_abi::MessageBatch;
 use parking_lot::Mutex;
 use std::any::Any;
