@@ -1,6 +1,6 @@
 //! The folder: found or created once, watched over by `probe`, and shared by its sinks and sources.
 
-use crate::{config::ConnectionConfig, outcome::failure};
+use crate::{config::ConnectionConfig, outcome::failure, root};
 use consign_plugin::prelude::*;
 use parking_lot::{Mutex, MutexGuard};
 use std::{
@@ -8,6 +8,7 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher},
     io,
     path::{Path, PathBuf},
+    sync::atomic::{AtomicUsize, Ordering},
     time::{Duration, SystemTime},
 };
 
@@ -17,8 +18,12 @@ const LOCKS: usize = 64;
 /// An unfinished file of a host that is gone is removed when it has not changed for this long. A
 /// write takes far less, and another host may be writing here.
 const LEFT_OVER_AFTER: Duration = Duration::from_secs(3600);
-/// Folders remembered as swept; past it they are swept again.
-const MAX_SWEPT: usize = 10_000;
+/// Folders remembered as swept, or as durable; past it they are swept, or flushed, again.
+const MAX_REMEMBERED: usize = 10_000;
+/// Threads that help the batches of a connection to flush files. Flushes at the same time share
+/// commits of the file system's journal: 16 threads flush three times as many files as one does, and
+/// more gain little.
+const HELPERS: usize = 15;
 /// How the names of unfinished files begin and end; the write key and this process's tag are between.
 const UNFINISHED: (&str, &str) = (".consign-", ".tmp");
 
@@ -28,6 +33,8 @@ pub struct LocalFile {
     root: PathBuf,
     locks: Vec<Mutex<()>>,
     swept: Mutex<HashSet<PathBuf>>,
+    durable: Mutex<HashSet<PathBuf>>,
+    helpers: AtomicUsize,
     tag: String,
 }
 
@@ -46,6 +53,7 @@ impl Connector for LocalFile {
                 std::fs::create_dir_all(&config.root)?;
             }
             let root = config.root.canonicalize()?;
+            root::check(&root)?;
             std::fs::read_dir(&root)?;
             Ok(root)
         })
@@ -56,7 +64,11 @@ impl Connector for LocalFile {
     /// Looks whether the folder is there and can be read.
     async fn probe(&self) -> Result<(), Failure> {
         let root = self.root.clone();
-        blocking(move || std::fs::read_dir(root).map(drop)).await
+        blocking(move || {
+            root::check(&root)?;
+            std::fs::read_dir(&root).map(drop)
+        })
+        .await
     }
 }
 
@@ -78,6 +90,8 @@ impl LocalFile {
             root,
             locks: (0..LOCKS).map(|_| Mutex::new(())).collect(),
             swept: Mutex::default(),
+            durable: Mutex::default(),
+            helpers: AtomicUsize::new(0),
             tag: format!("{:016x}", hasher.finish()),
         }
     }
@@ -119,12 +133,45 @@ impl LocalFile {
         name.starts_with(UNFINISHED.0) && name.ends_with(UNFINISHED.1)
     }
 
+    /// Whether the name of this folder is known to be durable in the one above it.
+    pub(crate) fn is_durable(&self, folder: &Path) -> bool {
+        self.durable.lock().contains(folder)
+    }
+
+    /// Remembers whether it is.
+    pub(crate) fn set_durable(&self, folder: &Path, durable: bool) {
+        let mut known = self.durable.lock();
+        if !durable {
+            known.remove(folder);
+            return;
+        }
+        if known.len() >= MAX_REMEMBERED {
+            known.clear();
+        }
+        known.insert(folder.to_owned());
+    }
+
+    /// Takes up to `wanted` of the connection's helping threads; there may be none.
+    pub(crate) fn helpers(&self, wanted: usize) -> Helpers<'_> {
+        let mut taken = 0;
+        let _ = self
+            .helpers
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |busy| {
+                taken = wanted.min(HELPERS.saturating_sub(busy));
+                Some(busy + taken)
+            });
+        Helpers {
+            busy: &self.helpers,
+            taken,
+        }
+    }
+
     /// Removes unfinished files that a stopped process left in a folder; once per folder. What can't
     /// be read or removed stays: it is in nobody's way.
     pub(crate) fn sweep(&self, folder: &Path) {
         {
             let mut swept = self.swept.lock();
-            if swept.len() >= MAX_SWEPT {
+            if swept.len() >= MAX_REMEMBERED {
                 swept.clear();
             }
             if !swept.insert(folder.to_owned()) {
@@ -141,5 +188,19 @@ impl LocalFile {
                 let _ = std::fs::remove_file(entry.path());
             }
         }
+    }
+}
+
+/// Helping threads that a batch may start; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Helpers<'a> {
+    busy: &'a AtomicUsize,
+    /// How many.
+    pub(crate) taken: usize,
+}
+
+impl Drop for Helpers<'_> {
+    fn drop(&mut self) {
+        self.busy.fetch_sub(self.taken, Ordering::Relaxed);
     }
 }

@@ -11,6 +11,7 @@ pub mod connection;
 mod cursor;
 mod files;
 pub mod outcome;
+mod root;
 pub mod sink;
 pub mod source;
 mod tail;

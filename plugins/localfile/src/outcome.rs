@@ -8,6 +8,9 @@ use std::io;
 pub enum Step {
     /// Nothing is under the file's name yet.
     Unseen,
+    /// The step that gives it that name failed. It has no effect then, unless the file system is one
+    /// that can't say so.
+    Renaming,
     /// It is, or may be, but is not known to be durable.
     Seen,
 }
@@ -64,19 +67,34 @@ fn look_up(error: &io::Error) -> (&'static str, About) {
     row.map_or(("io", About::Moment), |(_, code, about)| (*code, *about))
 }
 
+/// Whether the error is about a path, and so perhaps about a root that went away.
+pub fn is_about_path(error: &io::Error) -> bool {
+    look_up(error).1 == About::Write
+}
+
+/// Whether something ran out before anything was done.
+fn is_shortage(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::ENOSPC | libc::EDQUOT | libc::ENOMEM | libc::EMFILE | libc::ENFILE)
+    )
+}
+
 /// The outcome of the write whose step failed.
 pub fn outcome(error: &io::Error, step: Step) -> Outcome {
     let (code, about) = look_up(error);
     let detail = (code, error.to_string());
     match (about, step) {
+        // A server may have renamed and not said so.
+        (About::Disk, Step::Renaming) if !is_shortage(error) => Outcome::unknown(detail),
         // Whatever failed after it became visible: it may be there, and may go with a power cut.
         (About::Moment, Step::Seen) => Outcome::failed_maybe(detail),
         (_, Step::Seen) => Outcome::unknown(detail),
-        (About::Disk, Step::Unseen) => Outcome::down(detail),
-        (About::Access, Step::Unseen) => Outcome::denied(detail),
-        (About::ReadOnly, Step::Unseen) => Outcome::denied(detail).of_connection(),
-        (About::Write, Step::Unseen) => Outcome::refused(detail),
-        (About::Moment, Step::Unseen) => Outcome::retry(detail),
+        (About::Disk, _) => Outcome::down(detail),
+        (About::Access, _) => Outcome::denied(detail),
+        (About::ReadOnly, _) => Outcome::denied(detail).of_connection(),
+        (About::Write, _) => Outcome::refused(detail),
+        (About::Moment, _) => Outcome::retry(detail),
     }
 }
 
@@ -139,6 +157,17 @@ mod tests {
         );
         let locked = failure(&io::Error::from_raw_os_error(libc::EACCES), "/mnt/out");
         assert_eq!(locked.kind, FailureKind::Denied);
+    }
+
+    #[test]
+    fn a_rename_that_a_server_may_have_done_is_unknown() {
+        let said = |errno| outcome(&io::Error::from_raw_os_error(errno), Step::Renaming).applied();
+        for errno in [libc::ESTALE, libc::EIO, libc::ETIMEDOUT] {
+            assert_eq!(said(errno), consign_plugin::Applied::Maybe, "{errno}");
+        }
+        for errno in [libc::ENOSPC, libc::EISDIR, libc::EACCES, libc::EBUSY] {
+            assert_eq!(said(errno), consign_plugin::Applied::No, "{errno}");
+        }
     }
 
     #[test]

@@ -1,20 +1,23 @@
 //! `localfile.write.local`: files that are there whole or not at all, or lines at the end of one.
 //!
 //! A batch is carried out in order and ends at its first failure. To replace files, all are written
-//! and flushed under names of their own, then renamed in order, then their folders are flushed.
+//! and flushed under names of their own, several at a time, then renamed in order, then their folders
+//! are flushed.
+
+mod append;
+mod replace;
 
 use crate::{
     config::{ConnectionConfig, WriteConfig},
     connection::LocalFile,
     files::{below, check_relative, sync_folder},
     outcome::{Step, outcome},
+    root,
 };
 use consign_plugin::prelude::*;
 use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs::{File, OpenOptions, Permissions},
-    io::{self, Read, Write as _},
-    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    collections::BTreeSet,
+    io,
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
@@ -110,6 +113,8 @@ impl Sink for WriteFile {
             connection,
             config,
             mode,
+            #[cfg(test)]
+            hook: tests::Hook::default(),
         })))
     }
 
@@ -141,26 +146,64 @@ struct Writer {
     connection: Arc<LocalFile>,
     config: WriteConfig,
     mode: u32,
+    #[cfg(test)]
+    hook: tests::Hook,
+}
+
+/// What is about to be done; tests get in between.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum At {
+    /// The root was there; a folder below it is looked up or made.
+    Folder,
+    /// An unfinished file is written.
+    Prepare,
+    /// It has its bytes, and is flushed.
+    FlushFile,
+    /// It gets its name.
+    PutInPlace,
+    /// The folder that has the names is flushed.
+    FlushFolder,
+    /// A file is opened to append.
+    Append,
 }
 
 /// One write on its way: where it goes, and where its bytes are until then.
 struct Job<'a> {
     write: &'a Write,
+    /// Relative to the root, as the message names it.
+    below: PathBuf,
     folder: PathBuf,
     path: PathBuf,
+    /// An earlier write of the batch goes to the same place.
+    again: bool,
     /// `None` once it is renamed or removed.
     unfinished: Option<PathBuf>,
 }
 
-impl Drop for Job<'_> {
-    fn drop(&mut self) {
-        if let Some(path) = &self.unfinished {
+impl Job<'_> {
+    /// Removes what is unfinished. What can't be removed, since the folder is away, is when the
+    /// write comes again.
+    fn clean(&mut self) {
+        if let Some(path) = self.unfinished.take() {
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
+impl Drop for Job<'_> {
+    fn drop(&mut self) {
+        self.clean();
+    }
+}
+
 impl Writer {
+    fn at(&self, step: At) {
+        #[cfg(test)]
+        self.hook.reached(step);
+        #[cfg(not(test))]
+        let _ = (self, step);
+    }
+
     fn run(&self, batch: &Batch, stop: &AtomicBool) -> Vec<Outcome> {
         let mut jobs = Vec::new();
         let mut failed = None;
@@ -173,6 +216,10 @@ impl Writer {
                 }
             }
         }
+        let mut places = BTreeSet::new();
+        for job in &mut jobs {
+            job.again = !places.insert(job.path.clone());
+        }
         let locks = self
             .connection
             .lock(jobs.iter().map(|job| job.path.as_path()));
@@ -181,10 +228,12 @@ impl Writer {
         } else {
             self.replace(&mut jobs, stop)
         };
-        drop(locks);
         if outcomes.len() == jobs.len() {
             outcomes.extend(failed);
         }
+        // What is unfinished is removed under the locks: a resend uses the same name for it.
+        drop(jobs);
+        drop(locks);
         // Not charged as an attempt: nothing was tried.
         let rest = Outcome::throttled(Duration::ZERO)
             .with_detail(("not_attempted", "an earlier write of the batch failed"));
@@ -208,13 +257,16 @@ impl Writer {
             let what = format!("`{name}` is a name of an unfinished file");
             return Err(Outcome::refused(("bad_path", what)));
         }
-        let folder = self.folder(relative.parent().unwrap_or(Path::new("")))?;
+        let below = relative.parent().unwrap_or(Path::new(""));
+        let folder = self.folder(below)?;
         self.connection.sweep(&folder);
         let path = folder.join(last);
         Ok(Job {
             write,
+            below: below.to_owned(),
             folder,
             path,
+            again: false,
             unfinished: None,
         })
     }
@@ -222,40 +274,63 @@ impl Writer {
     /// The folder below the root, without symlinks; created where that is wanted.
     fn folder(&self, relative: &Path) -> Result<PathBuf, Outcome> {
         let root = self.connection.root();
+        root::check(root).map_err(|error| root::gone(root, &error))?;
+        self.at(At::Folder);
         let mut folder = root.to_owned();
-        let failed = |error: io::Error| outcome(&error, Step::Unseen);
-        if let Err(error) = folder.symlink_metadata() {
-            return Err(Outcome::down((
-                "root_gone",
-                format!("{}: {error}", root.display()),
-            )));
-        }
         for part in relative.components() {
             let parent = folder.clone();
             folder.push(part);
-            match folder.symlink_metadata() {
-                Ok(found) if found.is_symlink() => {
-                    folder = folder.canonicalize().map_err(failed)?;
-                    if !folder.starts_with(root) {
-                        let what = format!("`{}` leads out of the folder", relative.display());
-                        return Err(Outcome::refused(("bad_path", what)));
-                    }
-                }
-                Ok(_) => {}
-                Err(error)
-                    if error.kind() == io::ErrorKind::NotFound && self.config.create_dirs =>
-                {
-                    match std::fs::create_dir(&folder) {
-                        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                            return Err(failed(error));
-                        }
-                        _ => self.flush_folder(&parent).map_err(failed)?,
-                    }
-                }
-                Err(error) => return Err(failed(error)),
+            let found = self.step_into(&mut folder, &parent);
+            if !found.map_err(|error| self.blame(relative, &error, Step::Unseen))? {
+                let what = format!("`{}` leads out of the folder", relative.display());
+                return Err(Outcome::refused(("bad_path", what)));
             }
         }
         Ok(folder)
+    }
+
+    /// Makes one folder on the way, or resolves one that is a symlink: `false` if out of the root.
+    fn step_into(&self, folder: &mut PathBuf, parent: &Path) -> io::Result<bool> {
+        match folder.symlink_metadata() {
+            Ok(found) if found.is_symlink() => {
+                *folder = folder.canonicalize()?;
+                let root = self.connection.root();
+                // The root itself may have become a symlink.
+                return Ok(folder.starts_with(root) || folder.starts_with(root.canonicalize()?));
+            }
+            // Another batch may have made it and not flushed it yet.
+            Ok(found) if found.is_dir() && !self.connection.is_durable(folder) => {
+                match self.flush_folder(parent) {
+                    // A folder to pass through only, not one of ours.
+                    Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+                    flushed => flushed?,
+                }
+            }
+            Ok(_) => return Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && self.config.create_dirs => {
+                self.connection.set_durable(folder, false);
+                match std::fs::create_dir(&*folder) {
+                    Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                        return Err(error);
+                    }
+                    _ => self.flush_folder(parent)?,
+                }
+            }
+            Err(error) => return Err(error),
+        }
+        if self.config.fsync {
+            self.connection.set_durable(folder, true);
+        }
+        Ok(true)
+    }
+
+    fn blame(&self, folder: &Path, error: &io::Error, step: Step) -> Outcome {
+        let place = root::Place {
+            root: self.connection.root(),
+            folder,
+            create_dirs: self.config.create_dirs,
+        };
+        root::blame(place, error, step)
     }
 
     fn flush_folder(&self, folder: &Path) -> io::Result<()> {
@@ -273,236 +348,6 @@ impl Writer {
             Outcome::sent_unconfirmed()
         }
     }
-
-    fn replace(&self, jobs: &mut [Job<'_>], stop: &AtomicBool) -> Vec<Outcome> {
-        let mut failed = None;
-        let mut ready = 0;
-        for job in jobs.iter_mut() {
-            match self.prepare(job) {
-                Ok(()) => ready += 1,
-                Err(error) => {
-                    failed = Some(outcome(&error, Step::Unseen));
-                    break;
-                }
-            }
-        }
-        let mut outcomes = Vec::new();
-        let mut folders: BTreeMap<PathBuf, Vec<usize>> = BTreeMap::new();
-        for job in jobs.iter_mut().take(ready) {
-            if stop.load(Ordering::Relaxed) {
-                return outcomes;
-            }
-            match self.put_in_place(job) {
-                Ok(outcome) => {
-                    folders
-                        .entry(job.folder.clone())
-                        .or_default()
-                        .push(outcomes.len());
-                    outcomes.push(outcome);
-                }
-                Err(error) => {
-                    failed = Some(outcome(&error, Step::Unseen));
-                    break;
-                }
-            }
-        }
-        for (folder, members) in folders {
-            if let Err(error) = self.flush_folder(&folder) {
-                fail(&mut outcomes, &members, &error);
-            }
-        }
-        outcomes.extend(failed);
-        outcomes
-    }
-
-    /// Writes the bytes beside their place, durably, unless they are there already.
-    fn prepare(&self, job: &mut Job<'_>) -> io::Result<()> {
-        if job.write.may_be_repeat() && self.is_there(&job.path, job.write.body())? {
-            return Ok(());
-        }
-        let path = job.folder.join(self.connection.unfinished(job.write.key()));
-        // Only what this process left under the name can be there.
-        let mut options = OpenOptions::new();
-        options
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(self.mode);
-        let mut file = options.custom_flags(libc::O_NOFOLLOW).open(&path)?;
-        job.unfinished = Some(path);
-        // Exactly as configured, whatever the process's umask.
-        file.set_permissions(Permissions::from_mode(self.mode))?;
-        file.write_all(job.write.body())?;
-        if self.config.fsync {
-            file.sync_all()
-        } else {
-            Ok(())
-        }
-    }
-
-    /// Gives the prepared bytes their name. An error leaves everything as it was.
-    fn put_in_place(&self, job: &mut Job<'_>) -> io::Result<Outcome> {
-        let Some(unfinished) = job.unfinished.clone() else {
-            return Ok(Outcome::delivered_repeat());
-        };
-        if !self.config.keeps_existing() {
-            std::fs::rename(&unfinished, &job.path)?;
-            job.unfinished = None;
-            return Ok(self.done());
-        }
-        let variant = variant(&job.path, job.write.key());
-        if self.is_there(&variant, job.write.body())? {
-            return Ok(Outcome::delivered_repeat());
-        }
-        match std::fs::hard_link(&unfinished, &job.path) {
-            Ok(()) => return Ok(self.done()),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(error),
-        }
-        if self.is_there(&job.path, job.write.body())? {
-            return Ok(Outcome::delivered_repeat());
-        }
-        std::fs::rename(&unfinished, variant)?;
-        job.unfinished = None;
-        Ok(self.done())
-    }
-
-    /// Whether the file holds exactly these bytes; if so they are durable afterwards.
-    fn is_there(&self, path: &Path, bytes: &[u8]) -> io::Result<bool> {
-        let mut options = OpenOptions::new();
-        options
-            .read(true)
-            .custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW);
-        let mut file = match options.open(path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-            // A link is not our file, and one of this name can't be there.
-            Err(error)
-                if matches!(error.raw_os_error(), Some(libc::ELOOP | libc::ENAMETOOLONG)) =>
-            {
-                return Ok(false);
-            }
-            Err(error) => return Err(error),
-        };
-        let found = file.metadata()?;
-        if !found.is_file() || found.len() != bytes.len() as u64 {
-            return Ok(false);
-        }
-        let mut rest = bytes;
-        let mut chunk = vec![0; rest.len().min(64 << 10)];
-        while !rest.is_empty() {
-            let read = file.read(&mut chunk)?;
-            let same = rest
-                .split_at_checked(read)
-                .filter(|(part, _)| Some(*part) == chunk.get(..read));
-            match same {
-                Some((_, after)) if read > 0 => rest = after,
-                _ => return Ok(false),
-            }
-        }
-        if self.config.fsync {
-            file.sync_all()?;
-        }
-        Ok(true)
-    }
-
-    fn append(&self, jobs: &[Job<'_>], stop: &AtomicBool) -> Vec<Outcome> {
-        let mut outcomes = Vec::new();
-        let mut files: BTreeMap<&Path, (File, Vec<usize>)> = BTreeMap::new();
-        let mut folders = BTreeSet::new();
-        let mut failed = None;
-        for job in jobs {
-            if stop.load(Ordering::Relaxed) {
-                break;
-            }
-            let open = match files.remove(job.path.as_path()) {
-                Some((file, members)) => Ok((file, members)),
-                None => self.open_to_append(&job.path).map(|(file, new)| {
-                    if new {
-                        folders.insert(job.folder.clone());
-                    }
-                    (file, Vec::new())
-                }),
-            };
-            let (mut file, mut members) = match open {
-                Ok(open) => open,
-                Err(error) => {
-                    failed = Some(outcome(&error, Step::Unseen));
-                    break;
-                }
-            };
-            let written = self.add(&mut file, job.write.body());
-            if written.is_ok() {
-                members.push(outcomes.len());
-                outcomes.push(self.done());
-            }
-            files.insert(&job.path, (file, members));
-            if let Err((error, step)) = written {
-                failed = Some(outcome(&error, step));
-                break;
-            }
-        }
-        if self.config.fsync {
-            for (file, members) in files.values() {
-                if let Err(error) = file.sync_data() {
-                    fail(&mut outcomes, members, &error);
-                }
-            }
-            for folder in folders {
-                if let Err(error) = sync_folder(&folder) {
-                    let all: Vec<usize> = (0..outcomes.len()).collect();
-                    fail(&mut outcomes, &all, &error);
-                }
-            }
-        }
-        outcomes.extend(failed);
-        outcomes
-    }
-
-    /// Opens a file to append, and says whether it is new. A line that was cut off, by a crash in
-    /// the midst of it, is ended first.
-    fn open_to_append(&self, path: &Path) -> io::Result<(File, bool)> {
-        let mut options = OpenOptions::new();
-        options
-            .read(true)
-            .append(true)
-            .custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW);
-        let (mut file, new) = match options.open(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let file = options.create_new(true).mode(self.mode).open(path)?;
-                file.set_permissions(Permissions::from_mode(self.mode))?;
-                (file, true)
-            }
-            opened => (opened?, false),
-        };
-        let found = file.metadata()?;
-        if !found.is_file() {
-            return Err(io::Error::from_raw_os_error(libc::ENXIO));
-        }
-        if self.config.newline != Some(false) && found.len() > 0 {
-            let mut last = [0];
-            std::os::unix::fs::FileExt::read_exact_at(&file, &mut last, found.len() - 1)?;
-            if last != *b"\n" {
-                file.write_all(b"\n")?;
-            }
-        }
-        Ok((file, new))
-    }
-
-    /// Adds one message. A part of it, left by a full disk, is taken back.
-    fn add(&self, file: &mut File, body: &[u8]) -> Result<(), (io::Error, Step)> {
-        let before = file.metadata().map_err(|e| (e, Step::Unseen))?.len();
-        let mut message = Vec::with_capacity(body.len() + 1);
-        message.extend_from_slice(body);
-        if self.config.newline != Some(false) {
-            message.push(b'\n');
-        }
-        let Err(error) = file.write_all(&message) else {
-            return Ok(());
-        };
-        let taken_back = file.set_len(before).is_ok();
-        Err((error, if taken_back { Step::Unseen } else { Step::Seen }))
-    }
 }
 
 fn fail(outcomes: &mut [Outcome], members: &[usize], error: &io::Error) {
@@ -511,17 +356,6 @@ fn fail(outcomes: &mut [Outcome], members: &[usize], error: &io::Error) {
             *one = outcome(error, Step::Seen);
         }
     }
-}
-
-/// `<stem>.<write key>.<extension>` beside the file.
-fn variant(path: &Path, key: WriteKey) -> PathBuf {
-    let mut name = path.file_stem().unwrap_or_default().to_owned();
-    name.push(format!(".{key}"));
-    if let Some(extension) = path.extension() {
-        name.push(".");
-        name.push(extension);
-    }
-    path.with_file_name(name)
 }
 
 #[cfg(test)]

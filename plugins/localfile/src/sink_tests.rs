@@ -5,7 +5,45 @@ use consign_plugin::{
     Applied,
     testing::{self, TestWrite},
 };
-use std::os::unix::fs::MetadataExt;
+use parking_lot::Mutex;
+use std::{
+    fs::{File, OpenOptions},
+    os::unix::fs::MetadataExt,
+};
+
+#[path = "sink/order_tests.rs"]
+mod order;
+#[path = "sink/outage_tests.rs"]
+mod outages;
+
+type Call = Arc<dyn Fn(At) + Send + Sync>;
+
+/// What a test does between the steps of a batch.
+#[derive(Default)]
+pub(super) struct Hook(Mutex<Option<Call>>);
+
+impl std::fmt::Debug for Hook {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Hook")
+    }
+}
+
+impl Hook {
+    pub(super) fn reached(&self, step: At) {
+        let call = self.0.lock().clone();
+        if let Some(call) = call {
+            call(step);
+        }
+    }
+
+    fn set(&self, call: impl Fn(At) + Send + Sync + 'static) {
+        *self.0.lock() = Some(Arc::new(call));
+    }
+
+    fn clear(&self) {
+        *self.0.lock() = None;
+    }
+}
 
 struct Folder {
     dir: tempfile::TempDir,
@@ -210,7 +248,17 @@ async fn missing_folders_are_refused_or_an_outage() {
         sink.0.connection.probe().await.unwrap_err().kind,
         FailureKind::Down
     );
+    std::fs::write(f.dir.path(), "no folder").unwrap();
+    let outcome = &testing::write(&sink, &batch).await[0];
+    assert_eq!(outcome.code(), "root_gone");
+    let probed = sink.0.connection.probe().await.unwrap_err();
+    assert_eq!(
+        (probed.kind, probed.code.as_str()),
+        (FailureKind::Down, "not_a_folder")
+    );
+    std::fs::remove_file(f.dir.path()).unwrap();
     std::fs::create_dir(&root).unwrap();
+    sink.0.connection.probe().await.unwrap();
 }
 
 #[tokio::test]
@@ -255,6 +303,7 @@ async fn a_full_disk_is_an_outage_of_the_connection() {
         .unwrap(),
         config: serde_json::from_str(APPEND).unwrap(),
         mode: 0o640,
+        hook: Hook::default(),
     };
     let mut full = OpenOptions::new().write(true).open("/dev/full").unwrap();
     let (error, _) = sink.add(&mut full, b"x").unwrap_err();
