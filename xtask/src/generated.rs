@@ -1,7 +1,7 @@
 //! `gen`: writes every generated file of the repository, or with `--check` tells which are stale.
 //!
-//! The host writes them all into a folder (`consign gen FOLDER`), laid out like the workspace; here
-//! they are only compared and copied.
+//! The host writes them all into a folder (`consign gen FOLDER`), laid out like `docs`; here they are
+//! only compared and copied.
 
 use crate::build::build;
 use crate::error::{Context, Result, failed};
@@ -10,6 +10,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+/// Where generated files belong.
+const PLACE: &str = "docs";
 
 /// Folders in which every file is generated: one that the host no longer writes is removed.
 const WHOLLY_GENERATED: [&str; 1] = ["docs/events"];
@@ -38,11 +41,12 @@ pub fn generate(workspace: &Workspace, check: bool) -> Result<()> {
     if folder.exists() {
         fs::remove_dir_all(&folder).context(|| format!("cannot empty {}", folder.display()))?;
     }
-    fs::create_dir_all(&folder).context(|| format!("cannot create {}", folder.display()))?;
+    let docs = folder.join(PLACE);
+    fs::create_dir_all(&docs).context(|| format!("cannot create {}", docs.display()))?;
     run(Command::new(workspace.host(Profile::Debug))
         .current_dir(&workspace.root)
         .arg("gen")
-        .arg(&folder)
+        .arg(&docs)
         .arg("--plugins")
         .arg(workspace.plugin_folder(Profile::Debug)))?;
     let stale = compare(&folder, &workspace.root)?;
