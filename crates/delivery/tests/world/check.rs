@@ -166,7 +166,12 @@ impl World {
                 .any(|(other, stored)| {
                     let id = (lane, *other);
                     // What an exit may have cut off counts as sent once already.
-                    let cut = u32::from(stored.maybe_since_unix_ms.is_some());
+                    let handed_over_again = cfg.direct.is_some()
+                        && self
+                            .interruptions
+                            .get(&id)
+                            .is_some_and(|set| set.iter().any(|(kind, _)| *kind == u32::MAX - 1));
+                    let cut = u32::from(stored.maybe_since_unix_ms.is_some() || handed_over_again);
                     self.failures.get(&id).copied().unwrap_or(0) >= cfg.policy.max_attempts
                         || self.maybes.get(&id).copied().unwrap_or(0) + cut >= 2
                         || self.lane_events.contains(&(lane, EventCode::WindowPassed))
