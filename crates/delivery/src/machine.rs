@@ -67,6 +67,8 @@ pub struct Delivery {
     pub(crate) mark: u64,
     pub(crate) out: VecDeque<Output>,
     touched: Vec<LaneId>,
+    /// Gates whose lanes were looked at for a canary in this pass: of a target, or of a connection.
+    pub(crate) canary_scans: BTreeSet<(bool, u32)>,
     pub(crate) draining: bool,
     pub(crate) drained: bool,
     pub(crate) planted: Option<Bug>,
@@ -95,6 +97,7 @@ impl Delivery {
             mark: 0,
             out: VecDeque::new(),
             touched: Vec::new(),
+            canary_scans: BTreeSet::new(),
             draining: false,
             drained: false,
             planted: None,

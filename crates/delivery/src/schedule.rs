@@ -18,6 +18,7 @@ const CANARY_LOOK: usize = 64;
 impl Delivery {
     /// Sends what may go: classes in turn, one request each, until nothing more may.
     pub(crate) fn schedule(&mut self) {
+        self.canary_scans.clear();
         loop {
             let mut progressed = false;
             for class in self.classes.in_turn() {
@@ -183,6 +184,15 @@ impl Delivery {
             .targets
             .get(&lane.target)
             .is_some_and(|target| target.gate.wants_canary());
+        // One look at all lanes behind a gate a pass: what made it fail does not change meanwhile.
+        let gate = if target_wants {
+            (true, lane.target)
+        } else {
+            (false, lane.cfg.connection.0)
+        };
+        if !self.canary_scans.insert(gate) {
+            return false;
+        }
         let lanes: Vec<LaneId> = if target_wants {
             self.targets
                 .get(&lane.target)
