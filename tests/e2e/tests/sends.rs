@@ -234,3 +234,84 @@ adapters:
     assert_eq!(read_table(&out, "t").len(), 5);
     assert_eq!(host.stop(), Some(0));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_lane_holds_an_offset_tracked_source_back_and_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let logs = folder.path().join("logs");
+    std::fs::create_dir(&logs).unwrap();
+    let out = folder.path().join("out.db");
+    let held = lock(&out);
+    let mut host = Host::new(
+        folder.path(),
+        &format!(
+            r#"
+connections:
+  logs:  {{ connector: localfile, config: {{ root: ./logs }} }}
+  table: {{ connector: sqlite, config: {{ path: ./out.db, busy_timeout: 100ms }} }}
+  files: {{ connector: localfile, config: {{ root: ./files }} }}
+adapters:
+  lines:
+    source: {{ connection: logs, operation: localfile.read, config: {{ path: app.log, content_type: application/json, poll_interval: 20ms }} }}
+    routes:
+      - name: all
+        send:
+          - {{ id: table, connection: table, operation: sqlite.write, quota: 64KiB, batch: {{ max_writes: 50 }}, retry: {{ backoff: {{ initial: 100ms, max: 1s }} }}, {TABLE} }}
+          - {{ id: file, connection: files, operation: localfile.write.local, config: {{ path: "{{{{ .body.id }}}}.json" }}, batch: {{ max_writes: 50 }} }}
+"#
+        ),
+    );
+    let lines: Vec<String> = (0..2_000)
+        .map(|n| format!("{{\"id\": \"l{n}\"}}\n"))
+        .collect();
+    std::fs::write(logs.join("app.log"), lines.concat()).unwrap();
+    host.start().await;
+    let status = host
+        .until("the lane is full", |status| {
+            status["adapters"][0]["in_process"].as_u64() > Some(0)
+                && status["lanes"][0]["pending"].as_u64() > Some(100)
+        })
+        .await;
+    common::assert_ledgers(&status);
+    wait_for_event(&host, "source_blocked").await;
+    assert!(read_table(&out, "t").is_empty());
+    // A kill while the source is held back changes nothing.
+    host.kill();
+    host.start().await;
+    drop(held);
+    wait_until("every row", || read_table(&out, "t").len() == 2_000).await;
+    let status = drained(&host).await;
+    common::assert_ledgers(&status);
+    let rows = read_table(&out, "t");
+    assert!(rows.values().all(|keys| keys.len() == 1));
+    // Temporary files of the killed host are swept once they are old.
+    let files = std::fs::read_dir(folder.path().join("files")).unwrap();
+    let files = files.filter(|file| {
+        file.as_ref()
+            .unwrap()
+            .path()
+            .extension()
+            .is_some_and(|e| e == "json")
+    });
+    assert_eq!(
+        files.count(),
+        2_000,
+        "one lane's backlog doubles nothing in another"
+    );
+    assert_eq!(host.stop(), Some(0));
+}
+
+async fn wait_for_event(host: &Host, code: &str) {
+    let from = Instant::now();
+    loop {
+        let events = host
+            .get(&format!("/api/v1/events?code={code}"))
+            .await
+            .unwrap_or_default();
+        if events.as_array().is_some_and(|events| !events.is_empty()) {
+            return;
+        }
+        assert!(from.elapsed() < Duration::from_secs(30), "no event {code}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}

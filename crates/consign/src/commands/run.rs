@@ -97,9 +97,14 @@ async fn bind(
 async fn until_stopped(host: &Arc<Host>) -> Result<bool, CliError> {
     let mut term = signal(SignalKind::terminate()).map_err(CliError::failed)?;
     let mut int = signal(SignalKind::interrupt()).map_err(CliError::failed)?;
-    tokio::select! {
-        _ = term.recv() => {}
-        _ = int.recv() => {}
+    let mut hup = signal(SignalKind::hangup()).map_err(CliError::failed)?;
+    loop {
+        tokio::select! {
+            _ = term.recv() => break,
+            _ = int.recv() => break,
+            // Left to its default this signal would end the process without a drain.
+            _ = hup.recv() => tracing::warn!("SIGHUP: this version reads its configuration at start only; restart it"),
+        }
     }
     tracing::info!(
         "stopping: sources first, then what is in flight; a second signal stops at once"
