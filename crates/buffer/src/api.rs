@@ -221,6 +221,8 @@ pub struct WriteState {
     pub first_attempt_unix_ms: u64,
     /// Bits of the caller's own.
     pub flags: u32,
+    /// The number of the sealed batch it belongs to; 0 = none.
+    pub sealed: u64,
 }
 
 /// A write that is not settled.
@@ -274,6 +276,8 @@ pub struct LaneStats {
     pub settled_through: u64,
     /// The durable send frontier.
     pub frontier: u64,
+    /// Wall-clock time the newest frontier came with; 0 = the lane never had one.
+    pub frontier_wall_unix_ms: u64,
     /// Bytes of spill files on disk.
     pub spill_bytes: u64,
     /// Number of spill files.

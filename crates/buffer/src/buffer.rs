@@ -13,7 +13,8 @@ use tokio::sync::{oneshot, watch};
 
 use crate::api::{
     Acceptance, Assigned, BufferStats, Fetched, Health, Known, LaneId, LaneSpec, LaneStats, Lost,
-    Options, Origin, Recovery, ScopeSpec, Settlement, WRITE_OVERHEAD_BYTES, WhenFull, WriteState,
+    NewWrite, Options, Origin, Recovery, ScopeSpec, Settlement, WRITE_OVERHEAD_BYTES, WhenFull,
+    WriteState,
 };
 use crate::error::{BufferError, Full, OpenError};
 use crate::fs::Filesystem;
@@ -249,7 +250,8 @@ impl Buffer {
 
     /// Queues one acceptance, in call order; the future resolves once the record is durable.
     ///
-    /// The acceptance is committed whether or not the future is kept.
+    /// The acceptance is committed whether or not the future is kept. While the disk is full it is refused with
+    /// [`BufferError::DiskFull`], also when its room was reserved before: that may be taken as any other lack of room.
     pub fn accept(&self, mut reservation: Reservation, acceptance: Acceptance) -> Accepting {
         match self.try_accept(&mut reservation, acceptance) {
             Ok(receiver) => Accepting(Waiting {
@@ -502,6 +504,24 @@ impl Buffer {
         })
     }
 
+    /// The dependents a pending write holds, as they were accepted. None for a write that is settled or has none.
+    ///
+    /// Read by the committing thread.
+    pub fn children(&self, lane: LaneId, seq: u64) -> Holding {
+        let (answer, receiver) = oneshot::channel();
+        let known = self.shared.state.lock().lane(lane).is_some();
+        let receiver = if known {
+            let op = Op::Children { lane, seq, answer };
+            self.shared.push(op, true).map(|()| receiver).map_err(Some)
+        } else {
+            Err(Some(BufferError::UnknownLane(lane)))
+        };
+        Holding(Waiting {
+            receiver,
+            urge: None,
+        })
+    }
+
     /// Settles writes. Durable when the ticket resolves; without anyone waiting, within
     /// [`Options::settle_flush`]. Numbers that are settled already are passed over.
     pub fn settle(&self, settlements: Vec<Settlement>) -> Ticket {
@@ -653,7 +673,8 @@ impl Buffer {
     /// Commits what is queued, marks the exit as clean and ends the thread.
     ///
     /// # Errors
-    /// [`BufferError::Failed`] when the log had failed or fails now; the exit then counts as unclean.
+    /// [`BufferError::Failed`] when the log had failed or fails now. The exit then counts as unclean, unless
+    /// the mark alone failed to be flushed and is found all the same.
     pub async fn close(&self) -> Result<(), BufferError> {
         let (answer, receiver) = oneshot::channel();
         self.shared.push(Op::Close { answer }, true)?;
@@ -788,6 +809,8 @@ waiting! {
     Accepting -> Vec<(LaneId, u64)>;
     /// Resolves to pending writes.
     Fetching -> Fetched;
+    /// Resolves to the dependents of one write.
+    Holding -> Vec<NewWrite>;
     /// Resolves once the operation is durable. May be dropped: the operation goes on.
     Ticket -> ();
     /// Resolves to the number of writes taken away, once that is durable.

@@ -23,7 +23,9 @@ use crate::state::{Applied, Books};
 /// The most bytes one group holds: beyond it, waiting longer costs more than another flush.
 pub(crate) const MAX_GROUP_BYTES: u64 = 4 << 20;
 /// After a failed checkpoint (a full disk) the next attempt waits this long.
-const RETRY_CHECKPOINT_MS: u64 = 100;
+pub(crate) const RETRY_CHECKPOINT_MS: u64 = 100;
+/// While they go on failing the wait grows to this: an attempt may write as much as the log holds.
+const MAX_RETRY_CHECKPOINT_MS: u64 = 800;
 /// Checkpoints made only to give back spill files are this far apart.
 const RECLAIM_EVERY_MS: u64 = 1000;
 
@@ -85,6 +87,18 @@ pub struct Core {
     pub(crate) garbage: Vec<PathBuf>,
     /// Why the last checkpoint could not free the log.
     pub(crate) last_failure: Option<String>,
+    /// Why nothing is accepted while the disk is full, as the state has it.
+    pub(crate) full: Option<String>,
+    /// A segment could not be begun for want of space, and what the disk answered.
+    pub(crate) rotate_failed: Option<String>,
+    /// When that is tried again.
+    pub(crate) next_rotate_ms: u64,
+    /// What the disk answered to the group that is stalled.
+    pub(crate) stalled_why: Option<String>,
+    /// When the next attempt follows a failed checkpoint; doubled each time.
+    pub(crate) retry_ms: u64,
+    /// Copying spill files forward failed, and that was said.
+    pub(crate) compaction_failed: bool,
     pub(crate) closing: Option<Answer<()>>,
     pub(crate) failed: bool,
     pub(crate) planted: Option<Planted>,
@@ -98,7 +112,7 @@ impl Core {
         for op in self.shared.take() {
             match op {
                 Op::Accept(op) => self.accepts.push_back(*op),
-                Op::Fetch { .. } => self.fetches.push_back(op),
+                Op::Fetch { .. } | Op::Children { .. } => self.fetches.push_back(op),
                 Op::Close { answer } => self.closing = Some(answer),
                 other => self.others.push_back(other),
             }
@@ -119,6 +133,9 @@ impl Core {
         if !self.failed {
             self.watch_room();
         }
+        if !self.failed {
+            self.refuse_while_full();
+        }
         let closed = self.close_when_drained();
         Stepped {
             more: busy,
@@ -129,20 +146,30 @@ impl Core {
 
     fn serve_fetches(&mut self) {
         while let Some(op) = self.fetches.pop_front() {
-            if let Op::Fetch {
-                lane,
-                after_seq,
-                max_writes,
-                max_bytes,
-                answer,
-            } = op
-            {
-                let result = if self.failed {
-                    Err(self.stop_reason())
-                } else {
-                    self.fetch(lane.0, after_seq, max_writes, max_bytes)
-                };
-                let _ = answer.send(result);
+            match op {
+                Op::Fetch {
+                    lane,
+                    after_seq,
+                    max_writes,
+                    max_bytes,
+                    answer,
+                } => {
+                    let result = if self.failed {
+                        Err(self.stop_reason())
+                    } else {
+                        self.fetch(lane.0, after_seq, max_writes, max_bytes)
+                    };
+                    let _ = answer.send(result);
+                }
+                Op::Children { lane, seq, answer } => {
+                    let result = if self.failed {
+                        Err(self.stop_reason())
+                    } else {
+                        self.children(lane.0, seq)
+                    };
+                    let _ = answer.send(result);
+                }
+                _ => {}
             }
         }
     }
@@ -211,9 +238,10 @@ impl Core {
         true
     }
 
-    /// Whether acceptances cannot go on until a checkpoint has freed a segment.
+    /// Whether acceptances cannot go on until a checkpoint has freed a segment: the next one would have to come out
+    /// of the reserve.
     pub(crate) fn blocked(&self) -> bool {
-        self.log.free_slots() < self.reserve_slots() || self.stalled.is_some()
+        self.log.free_slots() <= self.reserve_slots() || self.stalled.is_some()
     }
 
     /// Segments kept for settlements, parks and frontiers: a quarter of the log. A settlement takes a fraction of
@@ -281,6 +309,7 @@ impl Core {
                 Op::Items { answer, .. } => drop(answer.map(|a| a.send(Err(why.clone())))),
                 Op::Purge { answer, .. } => drop(answer.send(Err(why.clone()))),
                 Op::Fetch { answer, .. } => drop(answer.send(Err(why.clone()))),
+                Op::Children { answer, .. } => drop(answer.send(Err(why.clone()))),
                 Op::Accept(_) | Op::Close { .. } => {}
             }
         }
@@ -292,6 +321,7 @@ impl Core {
         let salt = self.fs.entropy();
         match self.log.rotate(number, salt) {
             Ok(done) => {
+                self.rotate_failed = None;
                 if done {
                     self.count_written(crate::log::SEGMENT_HEADER);
                 }
@@ -299,6 +329,7 @@ impl Core {
             }
             Err(e) => {
                 if is_full(&e) {
+                    self.rotate_failed = Some(format!("beginning a log segment: {e}"));
                     return false;
                 }
                 self.fail("beginning a log segment", &e);
@@ -484,24 +515,96 @@ impl Core {
         );
     }
 
+    /// Why nothing can be accepted, while that is so: the log is down to its reserve and no checkpoint frees it.
+    ///
+    /// Once so it stays so until a checkpoint has gone through or half the log is free, and the first reason stands:
+    /// between two attempts on a full disk nothing changes for anybody.
+    fn why_full(&self) -> Option<String> {
+        let before = self.full.clone();
+        if let Some(why) = &self.stalled_why
+            && self.stalled.is_some()
+        {
+            return before.or_else(|| Some(why.clone()));
+        }
+        if let Some(why) = &self.rotate_failed {
+            return before.or_else(|| Some(why.clone()));
+        }
+        let why = self.job_failure()?;
+        let short = match before {
+            Some(_) => self.log.free_slots() <= self.log.slots.len() / 2,
+            None => self.blocked(),
+        };
+        short.then(|| before.unwrap_or(why))
+    }
+
     /// Tells sources when the disk is full, and when it no longer is.
     fn watch_room(&mut self) {
-        let blocked = self.blocked();
-        let why = self.job_failure();
+        // On a file system that needs space even to overwrite; with acceptances refused nothing else would try again.
+        if self.rotate_failed.is_some() && self.now.mono_ms >= self.next_rotate_ms {
+            self.next_rotate_ms = self.now.mono_ms + RETRY_CHECKPOINT_MS;
+            if self.log.free_slots() > self.reserve_slots() {
+                self.rotate();
+            } else {
+                self.rotate_failed = None;
+            }
+            if self.failed {
+                return;
+            }
+        }
+        let full = self.why_full();
+        let changed = self.full != full;
         let mut state = self.shared.state.lock();
-        let full = match (blocked, why) {
-            (true, Some(why)) => Some(why),
-            _ => None,
-        };
         state.totals.log_used_bytes = self.log.used_bytes();
-        if state.disk_full != full {
+        if changed {
             let health = full
                 .clone()
                 .map_or(Health::Running, |why| Health::Full { why });
+            match &full {
+                Some(why) => {
+                    tracing::warn!(target: "consign::buffer", "the disk is full; nothing is accepted until there is room: {why}");
+                }
+                None => {
+                    tracing::info!(target: "consign::buffer", "there is room on the disk again");
+                }
+            }
             state.health.send_replace(health);
-            state.disk_full = full;
+            state.disk_full = full.clone();
             state.room_appeared();
         }
+        drop(state);
+        self.full = full;
+    }
+
+    /// While the disk is full no acceptance waits: all are refused, in order, so that none passes an earlier one.
+    fn refuse_while_full(&mut self) {
+        let Some(why) = self.full.clone() else {
+            return;
+        };
+        let accepts = self.accepts.drain(..).map(|op| Done::Accept {
+            answer: op.answer,
+            reserved: op.reserved,
+            busy: op.busy,
+            writes: Vec::new(),
+        });
+        let mut refused: Vec<Done> = accepts.collect();
+        // One that is made but in no group has no numbers yet.
+        if let Some(prepared) = self
+            .prepared
+            .take_if(|p| matches!(p.done, Done::Accept { .. }))
+        {
+            for parent in &prepared.releases {
+                self.releasing.remove(parent);
+            }
+            refused.insert(0, prepared.done);
+        }
+        if refused.is_empty() {
+            return;
+        }
+        let mut state = self.shared.state.lock();
+        refused.iter().for_each(|done| done.give_back(&mut state));
+        drop(state);
+        let why = BufferError::DiskFull(why);
+        refused.into_iter().for_each(|done| done.refuse(&why));
     }
 
     /// Whether a checkpoint is due, and which segments it should free.
@@ -512,6 +615,10 @@ impl Core {
         }
         let state = self.shared.state.lock();
         let slots = self.log.slots.len();
+        if self.full.is_some() && self.last_failure.is_some() {
+            // Whatever the log looks like by now: only an attempt that goes through ends it.
+            return Some(active);
+        }
         // The youngest quarter of the log is left alone: most of its writes settle before they would be copied.
         let keep = (slots / 4) as u64;
         if self.log.free_slots() <= slots / 2 || self.checkpoint_wanted {
@@ -532,8 +639,20 @@ impl Core {
         (state.reclaim && mono_ms >= self.next_reclaim_ms).then_some(0)
     }
 
-    pub(crate) fn checkpoint_failed_until(&mut self) {
-        self.next_checkpoint_ms = self.now.mono_ms + RETRY_CHECKPOINT_MS;
+    /// A checkpoint failed, or did not free what it should. True when the one before it did not.
+    pub(crate) fn checkpoint_failed(&mut self, why: String) -> bool {
+        self.next_checkpoint_ms = self.now.mono_ms + self.retry_ms;
+        self.retry_ms = (self.retry_ms * 2).min(MAX_RETRY_CHECKPOINT_MS);
+        self.shared.state.lock().totals.checkpoint_failures += 1;
+        self.last_failure.replace(why).is_none()
+    }
+
+    /// A checkpoint went through whole.
+    pub(crate) fn checkpoint_succeeded(&mut self) {
+        self.retry_ms = RETRY_CHECKPOINT_MS;
+        if self.last_failure.take().is_some() {
+            tracing::info!(target: "consign::buffer", "checkpoints go through again");
+        }
     }
 
     pub(crate) fn checkpoint_done(&mut self) {

@@ -47,6 +47,10 @@ pub enum BufferError {
     /// The log failed, which is final: stop accepting and sending, turn readiness red, let a person look at the disk.
     #[error("the buffer has failed: {0}")]
     Failed(String),
+    /// The disk is full and the log has come down to its reserve. Nothing was accepted; wait for room (see
+    /// [`watch_room`](crate::Buffer::watch_room)) and try again.
+    #[error("the disk is full and nothing was accepted: {0}")]
+    DiskFull(String),
     /// The buffer was closed. Nothing was done.
     #[error("the buffer is closed")]
     Closed,

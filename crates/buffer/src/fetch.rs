@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 
-use crate::api::{Fetched, Pending};
+use crate::api::{Fetched, NewWrite, Pending};
 use crate::core::Core;
 use crate::error::BufferError;
-use crate::items::parse_write;
+use crate::items::{children_of, parse_write};
 use crate::lane::{Lane, SpilledMeta};
 use crate::state::State;
 
@@ -153,6 +153,19 @@ impl Core {
             l.spill_after(after) || l.entries.range(after.saturating_add(1)..).next().is_some()
         });
         Ok(out)
+    }
+
+    /// The dependents of one pending write.
+    pub(crate) fn children(&mut self, number: u32, seq: u64) -> Result<Vec<NewWrite>, BufferError> {
+        if !self.shared.state.lock().is_pending(number, seq) {
+            return Ok(Vec::new());
+        }
+        let enc = self
+            .read_write(number, seq)
+            .map_err(|e| BufferError::Read(e.to_string()))?;
+        enc.as_ref()
+            .and_then(children_of)
+            .ok_or_else(|| BufferError::Read(format!("write {seq} does not check")))
     }
 
     fn next_in_log(&self, number: u32, after: u64) -> Option<(u64, crate::lane::LogPlace)> {

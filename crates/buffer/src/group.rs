@@ -150,6 +150,7 @@ impl Core {
                 // A file system that needs space even to overwrite. Nothing was flushed, so the same bytes may be
                 // written again once there is room.
                 self.stalled = Some(group);
+                self.stalled_why = Some(format!("writing the log: {e}"));
                 return 0;
             }
             self.refuse_group(group, "writing the log", &e);
@@ -201,7 +202,7 @@ impl Core {
                 return group;
             }
         }
-        while let Some(op) = self.accepts.front() {
+        while let Some(op) = self.accepts.front().filter(|_| self.full.is_none()) {
             // Settled writes with dependents may add to the record; half a segment bounds that, too.
             let size = record::size(op.lanes.len(), op.payload.len()) as u64
                 + op.settles.len() as u64 * 64;
@@ -424,7 +425,7 @@ impl Core {
                 self.checkpoint_wanted = true;
                 Some(Prepared::items(payload, Done::Purge(answer, pending)))
             }
-            Op::Accept(_) | Op::Fetch { .. } | Op::Close { .. } => None,
+            Op::Accept(_) | Op::Fetch { .. } | Op::Children { .. } | Op::Close { .. } => None,
         }
     }
 }

@@ -112,6 +112,30 @@ pub(crate) fn parse_write(enc: &[u8]) -> Option<WriteView<'_>> {
     })
 }
 
+/// The dependents of an encoded write as they were accepted, bodies in the encoding's own memory.
+pub(crate) fn children_of(enc: &Bytes) -> Option<Vec<NewWrite>> {
+    owned(enc, enc, 0).map(|write| write.children)
+}
+
+fn owned(all: &Bytes, enc: &[u8], depth: usize) -> Option<NewWrite> {
+    if depth > MAX_CHILD_DEPTH {
+        return None;
+    }
+    let view = parse_write(enc)?;
+    let children = view.children.iter();
+    Some(NewWrite {
+        lane: LaneId(view.lane),
+        key: view.key,
+        order: view.order,
+        body: all.slice_ref(view.body),
+        created_unix_ms: view.created_unix_ms,
+        expires_unix_ms: view.expires_unix_ms,
+        children: children
+            .map(|child| owned(all, child, depth + 1))
+            .collect::<Option<_>>()?,
+    })
+}
+
 /// One thing a record says.
 #[derive(Debug, Clone)]
 pub(crate) enum Item<'a> {
@@ -337,6 +361,7 @@ pub(crate) fn put_state(out: &mut Vec<u8>, state: &WriteState) {
     out.put_u64(state.open_gate_age_ms);
     out.put_u64(state.first_attempt_unix_ms);
     out.put_u32(state.flags);
+    out.put_u64(state.sealed);
 }
 
 pub(crate) fn take_state(take: &mut Take<'_>) -> Option<WriteState> {
@@ -347,6 +372,7 @@ pub(crate) fn take_state(take: &mut Take<'_>) -> Option<WriteState> {
         open_gate_age_ms: take.u64()?,
         first_attempt_unix_ms: take.u64()?,
         flags: take.u32()?,
+        sealed: take.u64()?,
     })
 }
 

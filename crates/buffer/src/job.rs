@@ -96,11 +96,15 @@ impl Core {
             Stage::Compact(todo) => match todo.pop_front() {
                 Some(lane) => {
                     // A copy that fails leaves the old files, which is no harm.
-                    if let Err(e) = self.compact_some(&mut job, lane) {
+                    let copied = self.compact_some(&mut job, lane);
+                    let again = std::mem::replace(&mut self.compaction_failed, copied.is_err());
+                    if let Err(e) = copied {
                         if let Some(made) = job.lanes.get_mut(&lane).and_then(|j| j.made.pop()) {
                             self.garbage.push(self.spill_path(lane, made));
                         }
-                        tracing::warn!(target: "consign::buffer", "copying spill files forward failed: {e}");
+                        if !again {
+                            tracing::warn!(target: "consign::buffer", "copying spill files forward failed: {e}");
+                        }
                     }
                 }
                 None => job.stage = Stage::Keys,
@@ -569,19 +573,17 @@ impl Core {
         self.checkpoint_done();
         match job.failure {
             Some(why) => {
-                tracing::warn!(target: "consign::buffer", "a checkpoint could not free the log: {why}");
-                self.shared.state.lock().totals.checkpoint_failures += 1;
-                self.last_failure = Some(why);
-                self.checkpoint_failed_until();
+                if self.checkpoint_failed(why.clone()) {
+                    tracing::warn!(target: "consign::buffer", "a checkpoint could not free the log: {why}");
+                }
             }
-            None => self.last_failure = None,
+            None => self.checkpoint_succeeded(),
         }
         self.shared.state.lock().room_appeared();
     }
 
     /// The checkpoint may or may not have reached the disk. Nothing it names is touched until another one is durable.
     fn abandon_checkpoint(&mut self, job: Job, why: &io::Error) {
-        tracing::warn!(target: "consign::buffer", "writing a checkpoint failed: {why}");
         for (number, lane_job) in &job.lanes {
             self.give_up(*number, lane_job);
             for file in &lane_job.made {
@@ -603,11 +605,12 @@ impl Core {
             }
             scope.dead_files.extend(made);
         }
-        state.totals.checkpoint_failures += 1;
         state.reclaim = true;
         drop(state);
-        self.last_failure = Some(format!("writing a checkpoint: {why}"));
-        self.checkpoint_failed_until();
+        let why = format!("writing a checkpoint: {why}");
+        if self.checkpoint_failed(why.clone()) {
+            tracing::warn!(target: "consign::buffer", "a checkpoint failed: {why}");
+        }
     }
 
     /// The oldest segment that still holds a pending write, or the end of the log.

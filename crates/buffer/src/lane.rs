@@ -237,6 +237,7 @@ impl Lane {
             next_seq: self.next_seq,
             settled_through: self.settled_through(),
             frontier: self.frontier,
+            frontier_wall_unix_ms: self.frontier_steps.back().map_or(0, |(_, wall)| *wall),
             spill_bytes: self.files.iter().map(|f| f.len).sum(),
             spill_files: self.files.len(),
             outcomes: self.outcomes.iter().map(|(&c, &n)| (c, n)).collect(),

@@ -100,7 +100,7 @@ mod state;
 mod thread;
 
 pub use api::*;
-pub use buffer::{Accepting, Buffer, Claim, Fetching, Purging, Reservation, Ticket};
+pub use buffer::{Accepting, Buffer, Claim, Fetching, Holding, Purging, Reservation, Ticket};
 pub use error::{BufferError, Full, OpenError};
 pub use fs::{FileHandle, Filesystem, LockOutcome, Open, RealFilesystem};
 #[cfg(any(test, feature = "simulation"))]

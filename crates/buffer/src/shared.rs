@@ -7,7 +7,7 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
-use crate::api::{Fetched, Health, LaneId, Settlement};
+use crate::api::{Fetched, Health, LaneId, NewWrite, Settlement};
 use crate::error::BufferError;
 use crate::keys::Busy;
 use crate::state::State;
@@ -52,6 +52,11 @@ pub(crate) enum Op {
         max_writes: usize,
         max_bytes: usize,
         answer: Answer<Fetched>,
+    },
+    Children {
+        lane: LaneId,
+        seq: u64,
+        answer: Answer<Vec<NewWrite>>,
     },
     Close {
         answer: Answer<()>,

@@ -23,7 +23,7 @@ pub struct Rng(pub u64);
 
 impl Rng {
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -32,7 +32,7 @@ impl Rng {
     }
     /// A number below `n`.
     pub fn below(&mut self, n: u64) -> u64 {
-        if n == 0 { 0 } else { self.next() % n }
+        if n == 0 { 0 } else { self.draw() % n }
     }
     /// True once in `n`.
     pub fn one_in(&mut self, n: u64) -> bool {
@@ -485,7 +485,7 @@ impl Filesystem for SimFilesystem {
     fn entropy(&self) -> u64 {
         let mut disk = self.disk.lock();
         let mut rng = Rng(disk.rng);
-        let n = rng.next();
+        let n = rng.draw();
         disk.rng = rng.0;
         n
     }

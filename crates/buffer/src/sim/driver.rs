@@ -102,8 +102,8 @@ struct World {
 /// # Errors
 /// What the model found wrong.
 pub fn run(scenario: Scenario) -> Result<Report, String> {
-    let mut rng = Rng(scenario.seed.wrapping_mul(0x2545_F491_4F6C_DD1D) ^ 0xC0FF_EE);
-    let fs = SimFilesystem::new(rng.next());
+    let mut rng = Rng(scenario.seed.wrapping_mul(0x2545_F491_4F6C_DD1D) ^ 0x00C0_FFEE);
+    let fs = SimFilesystem::new(rng.draw());
     let options = Options {
         log_bytes: (16 << 10) * (4 + rng.below(3)),
         log_segments: 0,
@@ -278,6 +278,7 @@ impl World {
         let mut settled = Vec::new();
         if self.rng.one_in(10)
             && let Some((lane, seq, id)) = self.pick_fetched()
+            && self.may_divert(lane, seq, id)
         {
             settles.push(Settlement {
                 lane: LaneId(lane),
@@ -325,7 +326,31 @@ impl World {
         };
         let (seq, id) = out.iter().nth(at).map(|(s, i)| (*s, *i))?;
         out.remove(&seq);
-        Some((lane, seq, id))
+        // Settled twice, once with and once without its dependents, would leave open which of the two took effect:
+        // the caller's mistake, not the buffer's.
+        let asked = self.open.iter().any(|op| match op {
+            Open::Settle { writes, .. } => writes.iter().any(|(w, _)| *w == id),
+            Open::Accept { settles, .. } => settles.iter().any(|(w, _)| *w == id),
+            _ => false,
+        });
+        (!asked).then_some((lane, seq, id))
+    }
+
+    /// Whether a divert may settle the write: not when another settlement of it was tried. It is handed out again then.
+    fn may_divert(&mut self, lane: u32, seq: u64, id: u64) -> bool {
+        let may = self.release_tried(id).is_none();
+        if !may {
+            self.fetched.entry(lane).or_default().insert(seq, id);
+        }
+        may
+    }
+
+    /// What was said about the write's dependents when its settlement was tried before and failed.
+    fn release_tried(&self, id: u64) -> Option<bool> {
+        match self.model.writes.get(&id)?.status {
+            Status::Settling { release } => Some(release),
+            _ => None,
+        }
     }
 
     fn settle(&mut self) {
@@ -335,6 +360,7 @@ impl World {
                 continue;
             };
             let release = !self.rng.one_in(4);
+            let release = self.release_tried(id).unwrap_or(release);
             settlements.push(Settlement {
                 lane: LaneId(lane),
                 seq,
@@ -393,6 +419,7 @@ impl World {
             attempts: 1 + self.rng.below(9) as u32,
             first_maybe_unix_ms: self.rng.one_in(2).then_some(self.unix_ms),
             open_gate_age_ms: self.rng.below(100),
+            sealed: u64::from(self.rng.0 as u32) << 16,
             ..WriteState::default()
         };
         let Some(write) = self.model.writes.get_mut(&id) else {
@@ -601,10 +628,11 @@ impl World {
                 .as_mut()
                 .map_or(Some(Err(())), |c| c.try_now().map(|r| r.map_err(drop)))
             {
-                let how = if result.is_ok() {
-                    Restart::Clean
-                } else {
-                    Restart::Unclean
+                // A mark whose flush failed may be found all the same; all that was queued is before it.
+                let how = match (result.is_ok(), closing.is_some()) {
+                    (true, _) => Restart::Clean,
+                    (false, true) => Restart::Either,
+                    (false, false) => Restart::Unclean,
                 };
                 let fault = if self.rng.one_in(2) {
                     Fault::Kill
@@ -894,7 +922,10 @@ impl World {
 
 /// Whether the buffer goes on after this error.
 fn retryable(why: &BufferError) -> bool {
-    matches!(why, BufferError::Read(_) | BufferError::TooLarge { .. })
+    matches!(
+        why,
+        BufferError::Read(_) | BufferError::TooLarge { .. } | BufferError::DiskFull(_)
+    )
 }
 
 fn origin_of(n: u64) -> Origin {

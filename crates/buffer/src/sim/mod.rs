@@ -6,3 +6,4 @@ mod model;
 
 pub use disk::{Area, Call, Fault, Odds, Rng, SimFilesystem};
 pub use driver::{Report, Scenario, run};
+pub use model::id_of;
