@@ -86,7 +86,7 @@ pub fn body(id: u64, bytes: usize) -> Bytes {
     let mut body = Vec::with_capacity(bytes);
     let mut rng = super::Rng(id);
     while body.len() < bytes {
-        body.extend_from_slice(&rng.next().to_le_bytes());
+        body.extend_from_slice(&rng.draw().to_le_bytes());
     }
     body.truncate(bytes);
     Bytes::from(body)
