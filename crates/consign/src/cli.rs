@@ -28,7 +28,8 @@ pub enum Command {
         /// Configurations, or folders of them.
         #[arg(required = true, value_hint = ValueHint::AnyPath)]
         paths: Vec<PathBuf>,
-        /// Also connect to the destinations and inspect what is really there.
+        /// Also connect to the destinations and inspect what is really there. No message is written; what a
+        /// connection or send is told to create (`create_table`, a folder) is created.
         #[arg(long)]
         live: bool,
         /// Warnings and unset secrets are errors.
@@ -92,6 +93,9 @@ pub enum Command {
     Events {
         #[command(flatten)]
         target: Target,
+        /// Read a host's data folder instead, also of one that is stopped.
+        #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+        data_dir: Option<PathBuf>,
         /// Only this event code.
         #[arg(long)]
         code: Option<String>,
@@ -167,10 +171,10 @@ pub enum Show {
     },
 }
 
-/// Which host a command speaks to.
+/// Which running host a command speaks to.
 #[derive(Debug, Clone, Args)]
 pub struct Target {
-    /// The running host.
+    /// The running host: its `console.listen`.
     #[arg(
         long,
         env = "CONSIGN_HOST",
@@ -178,9 +182,6 @@ pub struct Target {
         value_name = "URL"
     )]
     pub host: String,
-    /// Read a stopped host's folder instead.
-    #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
-    pub data_dir: Option<PathBuf>,
     /// The host's access token.
     #[arg(
         long,

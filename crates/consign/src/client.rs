@@ -26,7 +26,7 @@ pub fn get(target: &Target, path: &str, query: &[(&str, String)]) -> Result<Valu
     let mut response = request.call().map_err(|error| {
         CliError::new(
             Kind::Unreachable,
-            format!("no host answers at {url}: {error}; is it running, and is --host right? For a stopped host: --data-dir FOLDER"),
+            format!("no host answers at {url}: {error}; is it running, does its configuration have `console: {{ listen: … }}`, and is --host that address?"),
         )
     })?;
     let status = response.status().as_u16();

@@ -60,6 +60,7 @@ fn run(cli: Cli) -> Result<(), CliError> {
         } => commands::vrl::run(out, &expression, message.as_deref()),
         Command::Events {
             target,
+            data_dir,
             code,
             level,
             adapter,
@@ -73,7 +74,11 @@ fn run(cli: Cli) -> Result<(), CliError> {
                 adapter,
                 limit,
             };
-            commands::events::run(out, &target, &filter, follow, jsonl)
+            let from = commands::events::From {
+                target: &target,
+                data_dir: data_dir.as_deref(),
+            };
+            commands::events::run(out, &from, &filter, follow, jsonl)
         }
         Command::Status { target } => commands::status::run(out, &target),
         Command::Completions { shell } => {

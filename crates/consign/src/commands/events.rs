@@ -22,9 +22,17 @@ pub struct Filter {
     pub limit: u32,
 }
 
+/// Where events are read from.
+pub struct From<'a> {
+    /// The running host.
+    pub target: &'a Target,
+    /// A data folder, which goes before the host.
+    pub data_dir: Option<&'a std::path::Path>,
+}
+
 pub fn run(
     out: Output,
-    target: &Target,
+    from: &From<'_>,
     filter: &Filter,
     follow: bool,
     jsonl: bool,
@@ -44,12 +52,11 @@ pub fn run(
     if let Some(level) = &filter.level {
         query.min_level = Some(severity(level)?);
     }
-    let ledger = target
+    let ledger = from
         .data_dir
-        .as_ref()
         .map(|dir| open(&dir.join("ledger.db")))
         .transpose()?;
-    let mut events = read(target, ledger.as_ref(), &query)?;
+    let mut events = read(from.target, ledger.as_ref(), &query)?;
     events.reverse();
     if !follow {
         if jsonl {
@@ -68,7 +75,7 @@ pub fn run(
         query.newest_first = false;
         query.after_id = Some(last);
         query.limit = 0;
-        events = read(target, ledger.as_ref(), &query)?;
+        events = read(from.target, ledger.as_ref(), &query)?;
         last = events.last().map_or(last, |event| event.id);
     }
 }

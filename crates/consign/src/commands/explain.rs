@@ -70,18 +70,28 @@ struct RouteExplained {
 }
 
 fn explained(config: &Adapter, program: &Program, message: &Message) -> Explanation {
+    let key = routing_key(config, message);
     let routes = config
         .routes
         .iter()
         .zip(program.explain(message))
         .map(|(route, claim)| {
             let patterns: Vec<&str> = route.patterns.iter().map(|p| p.as_str()).collect();
+            let patterns = patterns.join(", ");
             let (word, why) = match claim {
                 Claim::Claimed => ("claimed", "claims the message".to_owned()),
-                Claim::PatternMismatch => (
-                    "pattern_mismatch",
-                    format!("no: the routing key does not match {}", patterns.join(", ")),
-                ),
+                Claim::PatternMismatch => match &key {
+                    Some(key) => (
+                        "pattern_mismatch",
+                        format!("no: the routing key `{key}` does not match {patterns}"),
+                    ),
+                    None => (
+                        "pattern_mismatch",
+                        format!(
+                            "no: the message has no routing key, and the route wants {patterns}"
+                        ),
+                    ),
+                },
                 Claim::ConditionFalse => {
                     let condition = route
                         .when
@@ -109,7 +119,7 @@ fn explained(config: &Adapter, program: &Program, message: &Message) -> Explanat
             }
         })
         .collect();
-    let (outcome, what) = ends(&program.evaluate(message).outcome);
+    let (outcome, what) = ends(program, config, &program.evaluate(message).outcome);
     Explanation {
         routes,
         outcome,
@@ -151,7 +161,20 @@ fn words(explanation: &Explanation) -> String {
     out
 }
 
-fn ends(outcome: &Outcome) -> (&'static str, String) {
+/// What `key:` makes of the message, or the key it came with.
+fn routing_key(config: &Adapter, message: &Message) -> Option<String> {
+    let Some(expression) = &config.key else {
+        return message.routing_key.clone();
+    };
+    let json = consign_pipeline::try_expression(expression, message).ok()?;
+    match serde_json::from_str(&json).ok()? {
+        serde_json::Value::Null => None,
+        serde_json::Value::String(text) => Some(text),
+        other => Some(other.to_string()),
+    }
+}
+
+fn ends(program: &Program, config: &Adapter, outcome: &Outcome) -> (&'static str, String) {
     match outcome {
         Outcome::NoRoute => (
             "no_route",
@@ -176,21 +199,39 @@ fn ends(outcome: &Outcome) -> (&'static str, String) {
             "no_send",
             "the route has no sends: acknowledged, nothing leaves".to_owned(),
         ),
-        Outcome::Matched(matched) => {
-            let count = matched.sends.len();
-            let mut text = format!("{count} {}", if count == 1 { "write" } else { "writes" });
-            for send in &matched.sends {
-                match send {
-                    Ok(rendered) if rendered.slots.is_empty() => {}
-                    Ok(rendered) => {
-                        let _ = write!(text, "; rendered: {}", rendered.slots.join(", "));
-                    }
-                    Err(error) => {
-                        let _ = write!(text, "; cannot be rendered: {}", error.message);
-                    }
+        Outcome::Matched(matched) => ("accepted", writes(program, config, matched)),
+    }
+}
+
+/// One line a write: where it goes and what its templates came to.
+fn writes(program: &Program, config: &Adapter, matched: &consign_pipeline::Matched) -> String {
+    let sends = program
+        .route(matched.route)
+        .map(|route| route.sends.as_slice())
+        .unwrap_or_default();
+    let operations = config
+        .routes
+        .get(matched.route)
+        .map(|route| route.send.as_slice())
+        .unwrap_or_default();
+    let mut lines = Vec::new();
+    for ((send, verdict), configured) in sends.iter().zip(&matched.sends).zip(operations) {
+        let mut line = format!(
+            "write {} by {} over {}",
+            send.id, configured.operation, configured.connection
+        );
+        match verdict {
+            Ok(rendered) => {
+                for (template, text) in send.templates.iter().zip(&rendered.slots) {
+                    let name = template.pointer.trim_start_matches('/').replace('/', ".");
+                    let _ = write!(line, "; {name}: {text}");
                 }
             }
-            ("accepted", text)
+            Err(error) => {
+                let _ = write!(line, "; cannot be rendered: {}", error.message);
+            }
         }
+        lines.push(line);
     }
+    lines.join("\n")
 }

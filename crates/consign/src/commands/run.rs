@@ -47,6 +47,7 @@ pub fn run(file: &Path) -> Result<(), CliError> {
                 CliError::new(Kind::Input, error.to_string())
             }
         })?;
+        started(&host, console.as_ref());
         let served = console.map(|listener| {
             let view = consign_runtime::view::View::new(Arc::clone(&host));
             tokio::spawn(consign_console::serve(listener, Arc::new(view), token))
@@ -63,6 +64,18 @@ pub fn run(file: &Path) -> Result<(), CliError> {
             ))
         }
     })
+}
+
+/// The first lines of the log: what runs, where it keeps its data and where it can be looked at.
+fn started(host: &Host, console: Option<&tokio::net::TcpListener>) {
+    let console = console.and_then(|listener| listener.local_addr().ok());
+    tracing::info!(
+        adapters = host.adapters.len(),
+        data_dir = %host.plan.config.data_dir().display(),
+        console = console.map(|address| format!("http://{address}")).unwrap_or_else(|| "none".to_owned()),
+        "consign {} started",
+        env!("CARGO_PKG_VERSION")
+    );
 }
 
 async fn bind(

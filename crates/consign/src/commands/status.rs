@@ -8,11 +8,6 @@ use consign_console::Status;
 use std::fmt::Write as _;
 
 pub fn run(out: Output, target: &Target) -> Result<(), CliError> {
-    if target.data_dir.is_some() {
-        return Err(CliError::input(
-            "status is a running host's; of a stopped one, `consign events --data-dir` tells what happened",
-        ));
-    }
     let value = client::get(target, "/api/v1/status", &[])?;
     let status: Status = serde_json::from_value(value).map_err(|error| {
         CliError::failed(format!(
