@@ -117,14 +117,14 @@ async fn until(buffer: &Buffer, running: bool) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_tmpfs_refuses_at_once_loses_nothing_and_resumes_by_itself() {
-    let Some(disk) = Mounted::new("16m") else {
+    let Some(disk) = Mounted::new("20m") else {
         eprintln!("SKIPPED: a tmpfs cannot be mounted here, so a full disk was not tried");
         return;
     };
     let (buffer, _, lane) = open(disk.path()).await;
-    // What other files take, and give back later.
+    // What other files take, and give back later: more than the log, so that all of it can be spilled then.
     let ballast = disk.path().join("ballast");
-    std::fs::write(&ballast, vec![1u8; 2 << 20]).unwrap();
+    std::fs::write(&ballast, vec![1u8; 6 << 20]).unwrap();
 
     let granted = buffer.reserve(&[(lane, BODY_BYTES as u64)]).unwrap();
     let mut producers = Vec::new();
