@@ -530,6 +530,7 @@ fn state_of(note: WriteNote) -> consign_buffer::WriteState {
         spent_resends: note.spent_resends,
         open_gate_age_ms: note.open_gate_age_ms,
         first_attempt_unix_ms: note.first_attempt_unix_ms,
+        sealed: note.sealed,
         flags: note.flags,
     }
 }
@@ -541,8 +542,7 @@ fn note_of(state: &consign_buffer::WriteState) -> WriteNote {
         first_maybe_unix_ms: state.first_maybe_unix_ms.unwrap_or(0),
         first_attempt_unix_ms: state.first_attempt_unix_ms,
         open_gate_age_ms: state.open_gate_age_ms,
-        // No operation of today declares sealed batches; the durable state has no place for them yet.
-        sealed: 0,
+        sealed: state.sealed,
         flags: state.flags,
     }
 }

@@ -247,6 +247,7 @@ impl Host {
             let why = match opened {
                 Ok((source, events)) => {
                     *state.source.lock() = SourceState::Running;
+                    tracing::info!(adapter = name, operation = %adapter.source.operation, "the source runs");
                     self.events.close(
                         &subject,
                         Code::SourceFault,

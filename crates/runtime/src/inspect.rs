@@ -22,7 +22,8 @@ pub struct Inspected {
     pub result: Result<RoutePromise, String>,
 }
 
-/// Inspects every send of every route. Nothing is written.
+/// Inspects every send of every route. No message is written; opening a sink creates what its settings
+/// tell it to create.
 pub async fn inspect(plan: &Plan) -> Vec<Inspected> {
     let mut connections = BTreeMap::new();
     for connection in &plan.config.connections {

@@ -142,6 +142,7 @@ pub fn lane(
             == consign_config::ParentSkipped::Release,
         inspected: plan.promise.repeat == RepeatKind::WriteKey,
         frontier: stats.map_or(0, |stats| stats.frontier),
+        frontier_wall_unix_ms: stats.map_or(0, |stats| stats.frontier_wall_unix_ms),
         ..LaneConfig::new(id, connection, target)
     }
 }
