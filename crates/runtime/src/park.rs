@@ -4,10 +4,10 @@ use crate::clock::wall_unix_ms_i64;
 use crate::engine::Body;
 use crate::events::{Events, of_lane};
 use crate::lanes::Lanes;
-use consign_buffer::{Buffer, Settlement};
+use consign_buffer::{Buffer, NewWrite, Settlement};
 use consign_delivery::{Failure, LaneId, ParkReason, SettleResult, WriteNote};
 use consign_ledger::{
-    Applied, Code, Diagnosis, Event, Header, History, Ledger, NewFailed,
+    Applied, Code, Dependent, Diagnosis, Event, Header, History, Ledger, NewFailed,
     ParkReason as LedgerReason, Parked,
 };
 use consign_pipeline::StoredWrite;
@@ -64,7 +64,13 @@ impl Parker {
             note,
         } = what;
         let body = body.ok_or_else(|| format!("write {seq} to park is not in memory"))?;
-        let record = self.record(lane, seq, &body, &reason, &failure, note)?;
+        let mut record = self.record(lane, seq, &body, &reason, &failure, note)?;
+        if body.has_dependents {
+            // They leave the buffer with their parent, so they have to be in the ledger with it.
+            let children = buffer.children(consign_buffer::LaneId(lane.0), seq);
+            let children = children.await.map_err(|error| error.to_string())?;
+            record.dependents = self.dependents(children)?;
+        }
         let id = loop {
             let (ledger, record) = (self.ledger.clone(), record.clone());
             let parked = tokio::task::spawn_blocking(move || ledger.park(&record)).await;
@@ -112,6 +118,24 @@ impl Parker {
             .settle(vec![settlement])
             .await
             .map_err(|error| error.to_string())
+    }
+
+    /// Dependents of a write, those of dependents among them.
+    fn dependents(&self, children: Vec<NewWrite>) -> Result<Vec<Dependent>, String> {
+        let mut dependents = Vec::new();
+        for child in children {
+            let stored =
+                StoredWrite::decode(child.body.clone()).map_err(|error| error.to_string())?;
+            let info = self.lanes.get(LaneId(child.lane.0));
+            dependents.push(Dependent {
+                send: info.map_or_else(String::new, |info| info.send.clone()),
+                write_key: child.key,
+                envelope: child.body.to_vec(),
+                body: stored.body.to_vec(),
+            });
+            dependents.append(&mut self.dependents(child.children)?);
+        }
+        Ok(dependents)
     }
 
     fn record(
