@@ -21,6 +21,13 @@ pub fn build(workspace: &Workspace, profile: Profile) -> Result<()> {
     collect(workspace, profile)
 }
 
+/// The same as a part of building the whole workspace, for tests. Cargo chooses features by what is
+/// built together: built apart, the expression language would be compiled twice.
+pub fn build_workspace(workspace: &Workspace) -> Result<()> {
+    workspace.cargo(&["build", "--workspace"])?;
+    collect(workspace, Profile::Debug)
+}
+
 /// Brings the plugin folder in line with what cargo built: new and changed files are replaced, files
 /// of plugins that are gone are removed.
 fn collect(workspace: &Workspace, profile: Profile) -> Result<()> {

@@ -34,9 +34,14 @@ struct Stale {
     wanted: Option<Vec<u8>>,
 }
 
-/// Builds host and plugins and brings the generated files up to date.
+/// Builds host and plugins and brings the generated files up to date, or only checks them.
 pub fn generate(workspace: &Workspace, check: bool) -> Result<()> {
     build(workspace, Profile::Debug)?;
+    bring_up_to_date(workspace, check)
+}
+
+/// The same with host and plugins as they are built.
+pub fn bring_up_to_date(workspace: &Workspace, check: bool) -> Result<()> {
     let folder = workspace.target.join("generated");
     if folder.exists() {
         fs::remove_dir_all(&folder).context(|| format!("cannot empty {}", folder.display()))?;

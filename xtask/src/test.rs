@@ -1,6 +1,6 @@
 //! `test`: everything that must hold, in one command, from a fresh checkout.
 
-use crate::build::build;
+use crate::build::build_workspace;
 use crate::error::{Context, Result, failed};
 use crate::services::{self, Started};
 use crate::workspace::{Profile, Workspace, cargo_command, run};
@@ -15,10 +15,10 @@ pub fn test(workspace: &Workspace, extra: &[String]) -> Result<()> {
     system::ensure_build_needs()?;
     let running = services::State::instances(&workspace.target);
     let started = services::up(workspace, &[], None)?;
-    let mut results = vec![build(workspace, Profile::Debug)];
+    let mut results = vec![build_workspace(workspace)];
     if results.iter().all(Result::is_ok) {
         results.push(run_tests(workspace, &started, extra));
-        results.push(generated::generate(workspace, true));
+        results.push(generated::bring_up_to_date(workspace, true));
     }
     let ours: Vec<String> = started
         .into_keys()
