@@ -319,3 +319,54 @@ fn cases_are_compared_and_blessed() {
     std::fs::write(&cases, one.replace("adapter: hooks", "adapter: hook")).unwrap();
     insta::assert_snapshot!("test_unknown_adapter", run(&[]));
 }
+
+/// The first YAML block of a page.
+fn yaml_of(page: &str) -> String {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let text = std::fs::read_to_string(format!("{root}/{page}")).unwrap();
+    let (_, rest) = text.split_once("```yaml\n").unwrap();
+    rest.split_once("```").unwrap().0.to_owned()
+}
+
+#[test]
+fn the_examples_of_the_pages_and_of_the_plugins_check() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("consign.yaml");
+    let with_plugins =
+        |text: &str| text.replace("plugins: [./plugins]", &format!("plugins: [{}]", plugins()));
+    std::fs::write(&config, with_plugins(&yaml_of("README.md"))).unwrap();
+    let checked = consign(&["check", "--strict", config.to_str().unwrap()]);
+    assert_eq!(
+        checked.status.code(),
+        Some(0),
+        "{}",
+        said(folder.path(), &checked)
+    );
+    let cases = folder.path().join("cases.yaml");
+    std::fs::write(&cases, yaml_of("docs/configuration.md")).unwrap();
+    let tested = consign(&["test", config.to_str().unwrap(), cases.to_str().unwrap()]);
+    assert_eq!(
+        tested.status.code(),
+        Some(0),
+        "{}",
+        said(folder.path(), &tested)
+    );
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    for example in [
+        "examples/quickstart.yaml",
+        "plugins/http/example.yaml",
+        "plugins/localfile/example.yaml",
+        "plugins/nats/example.yaml",
+        "plugins/sqlite/example.yaml",
+    ] {
+        let text = std::fs::read_to_string(format!("{root}/{example}")).unwrap();
+        std::fs::write(&config, with_plugins(&text)).unwrap();
+        let checked = consign(&["check", config.to_str().unwrap()]);
+        assert_eq!(
+            checked.status.code(),
+            Some(0),
+            "{example}: {}",
+            said(folder.path(), &checked)
+        );
+    }
+}
