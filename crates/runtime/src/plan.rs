@@ -105,6 +105,11 @@ pub fn plan(
     let (config, unset_secrets) = config.with_secrets(environment);
     let mut problems = Vec::new();
     let mut warnings = config.warnings.clone();
+    if config.adapters.is_empty() {
+        // A file that a failed deployment cut short must not look like a healthy host.
+        let message = "there are no adapters: a host with this configuration carries nothing";
+        warnings.push(Problem::warning(&place_of(path), "no_adapters", message));
+    }
     let mut adapters = Vec::new();
     for adapter in &config.adapters {
         problems.extend(not_carried_out(adapter));

@@ -36,7 +36,8 @@ pub struct ConnectionConfig {
 
 /// Takes requests on a path and answers each once the host has made it safe.
 ///
-/// A 2xx means that the message is durable in the host, or was before (`"result": "repeat"`). 503
+/// A 2xx means that the host has taken charge of the message: it is durable there, or was before
+/// (`"result": "repeat"`), or no route wants it and it is discarded. 503
 /// with `Retry-After`: no room, or the host stops. 409: the first request with this idempotency key
 /// is still under way. 422: the key came with another body before. 400: the host refuses the message.
 /// 502: the host could not deliver it and has dropped it. 504: no answer within `accept_timeout`; the
