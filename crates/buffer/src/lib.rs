@@ -50,6 +50,12 @@
 //! cut or unlinked. Nothing beyond what a durable checkpoint vouches for is believed. A failed checkpoint leaves the
 //! last one in force, and whatever the failed one may name is not touched until another is durable.
 //!
+//! A full disk: once a checkpoint has failed and the log is down to its reserve, [`Health::Full`] and [`Full::Disk`]
+//! stand until a checkpoint goes through or half the log is free; what was reserved before is answered with
+//! [`BufferError::DiskFull`], in order, so that nothing passes an earlier acceptance. Settlements go on out of the
+//! reserve, and attempts are repeated after 100 ms to 800 ms. Space for a part of what must be spilled ends it only
+//! once lanes have drained to that.
+//!
 //! A failed write or flush of the *log* is final: nothing is tried again, nothing more is accepted, health says so.
 //!
 //! # Recover

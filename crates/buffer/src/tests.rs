@@ -328,3 +328,40 @@ fn dependents_are_read_from_the_log_and_from_a_spill_file() {
     bench.step();
     assert_eq!(none.try_now().unwrap().unwrap().len(), 0);
 }
+
+/// Faults put in on purpose, each with a seed that finds it; `buffer-sim --planted 1` looks for seeds anew.
+const FOUND_BY: &[(Planted, u64)] = &[
+    (Planted::LogNotSynced, 1),
+    (Planted::AnswerBeforeSync, 34),
+    (Planted::FailedSyncRetried, 125),
+    (Planted::PayloadUnchecked, 3),
+    (Planted::CutIgnoresEpoch, 4),
+    (Planted::SpillNotSynced, 1),
+    (Planted::SpillDirNotSynced, 1),
+    (Planted::CheckpointNotSynced, 0),
+    (Planted::LogCutBeforeCheckpoint, 6),
+    (Planted::CheckpointSameSlot, 4),
+    (Planted::CheckpointForgetsSettled, 1),
+    (Planted::CheckpointForgetsFrontier, 57),
+    (Planted::CheckpointForgetsKeys, 0),
+    (Planted::CheckpointForgetsNotes, 50),
+    (Planted::CheckpointForgetsPositions, 1),
+    (Planted::FrontierLate, 18),
+    (Planted::SettleNotCharged, 0),
+    (Planted::CompactionDropsLive, 54),
+    (Planted::ChildrenForgottenOnSpill, 1),
+    (Planted::CleanMarkEarly, 1),
+    (Planted::SeqReused, 1),
+    (Planted::MaybeForgottenOnClean, 8),
+    (Planted::TailNotRewritten, 18),
+    (Planted::GarbageKept, 195),
+    (Planted::RunReplayed, 70),
+];
+
+#[test]
+fn planted_faults_are_found_by_the_seeds_that_are_listed() {
+    for &(planted, seed) in FOUND_BY {
+        let (found, _) = search(seed..seed + 1, Some(planted), true);
+        assert_eq!(found.len(), 1, "{planted:?} is not found by seed {seed}");
+    }
+}
