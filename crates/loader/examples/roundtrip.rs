@@ -1,6 +1,7 @@
-//! Prints what a round trip through a plugin costs: `cargo run --release -p consign-loader
-//! --example roundtrip -- path/to/libzoo.so` after `cargo build --release -p consign-loader
-//! --examples`. Not a test: numbers differ from machine to machine.
+//! Prints what a round trip through a plugin costs, in elapsed time and in CPU time of the whole
+//! process (Linux, 100 ticks a second): `cargo run --release -p consign-loader --example roundtrip
+//! -- path/to/libzoo.so` after `cargo build --release -p consign-loader --examples`. Not a test:
+//! numbers differ from machine to machine, and elapsed time means nothing on a busy one.
 
 use consign_loader::{
     BatchBuilder, LoadOptions, Names, OpenConnection, Plugins, SinkHandle, WriteBatch, WriteParts,
@@ -12,7 +13,18 @@ use std::time::{Duration, Instant};
 
 const BODY: [u8; 1024] = [b'x'; 1024];
 const DEADLINE: Duration = Duration::from_secs(30);
-const ROUNDS: u32 = 2_000;
+const ROUNDS: u32 = 5_000;
+/// Microseconds of one tick of /proc/self/stat.
+const TICK: f64 = 10_000.0;
+
+/// CPU time of this process, in ticks.
+fn cpu_ticks() -> Result<f64, Box<dyn Error>> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    let after_name = stat.rsplit(')').next().unwrap_or_default();
+    // The 14th and 15th fields, user and system time; the third is the first after the name.
+    let times = after_name.split_whitespace().skip(11).take(2);
+    Ok(times.filter_map(|t| t.parse::<f64>().ok()).sum())
+}
 
 fn batch(writes: usize) -> Result<WriteBatch, Box<dyn Error>> {
     let mut batch = BatchBuilder::with_capacity(writes, writes * BODY.len());
@@ -30,8 +42,9 @@ async fn measure(
     sink: &SinkHandle,
     writes: usize,
     in_flight: usize,
-) -> Result<f64, Box<dyn Error>> {
+) -> Result<(f64, f64), Box<dyn Error>> {
     let prototype = batch(writes)?;
+    let ticks = cpu_ticks()?;
     let mut running = FuturesUnordered::new();
     let start = Instant::now();
     for _ in 0..ROUNDS {
@@ -41,7 +54,9 @@ async fn measure(
         running.push(sink.submit(prototype.clone(), DEADLINE));
     }
     while running.next().await.is_some() {}
-    Ok(start.elapsed().as_secs_f64() * 1e6 / f64::from(ROUNDS))
+    let elapsed = start.elapsed().as_secs_f64() * 1e6 / f64::from(ROUNDS);
+    let cpu = (cpu_ticks()? - ticks) * TICK / f64::from(ROUNDS);
+    Ok((elapsed, cpu))
 }
 
 #[tokio::main]
@@ -59,17 +74,17 @@ async fn main() -> Result<(), Box<dyn Error>> {
         names: Names::default(),
     };
     let connection = plugins.open_connection(request, DEADLINE).await?;
-    let config = serde_json::json!({});
+    let config = serde_json::json!({ "act": "swallow" });
     let sink = connection
         .open_sink("zoo.write", config, Names::default(), DEADLINE)
         .await?;
-    println!("batch  in flight  µs a batch  µs a write");
+    println!("batch  in flight  µs a batch  CPU µs a batch  CPU µs a write");
     for writes in [1, 64, 256] {
         for in_flight in [1, 8] {
             measure(&sink, writes, in_flight).await?;
-            let micros = measure(&sink, writes, in_flight).await?;
-            let each = micros / f64::from(u32::try_from(writes)?);
-            println!("{writes:5}  {in_flight:9}  {micros:10.1}  {each:10.2}");
+            let (micros, cpu) = measure(&sink, writes, in_flight).await?;
+            let each = cpu / f64::from(u32::try_from(writes)?);
+            println!("{writes:5}  {in_flight:9}  {micros:10.1}  {cpu:14.1}  {each:14.2}");
         }
     }
     Ok(())

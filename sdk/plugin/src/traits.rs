@@ -10,8 +10,9 @@ use std::sync::Arc;
 /// One system: connecting to it, and asking whether it is there.
 ///
 /// Methods run on the plugin's own runtime (two threads): await, never block for more than a
-/// millisecond; wrap blocking drivers in `tokio::task::spawn_blocking`. A panic in any method is
-/// caught, faults the connection and leaves the host alive.
+/// millisecond. Blocking drivers run through [`WriteContext::blocking`] in a write, and through
+/// `tokio::task::spawn_blocking` elsewhere. A panic in any method is caught, faults the connection
+/// and leaves the host alive.
 #[async_trait]
 pub trait Connector: Sized + Send + Sync + 'static {
     /// A connection's `config`. Its doc comment is the connector's reference text.

@@ -16,6 +16,8 @@ pub enum WriteAct {
     /// Applies it.
     #[default]
     Ok,
+    /// Answers delivered and does nothing, for measuring.
+    Swallow,
     /// One of the plain steps; applies after it, unless it fails or never ends.
     Step(Act),
     /// Answers every write so, applying nothing.
@@ -131,6 +133,9 @@ impl Sink for Write {
     }
 
     async fn write(&self, batch: &Batch, cx: &WriteContext) -> Vec<Outcome> {
+        if self.config.act == WriteAct::Swallow {
+            return batch.all(Outcome::delivered());
+        }
         let text = self.config.on.as_deref().unwrap_or_default();
         let chosen = batch
             .writes()
@@ -141,7 +146,7 @@ impl Sink for Write {
             return self.apply(batch);
         }
         match self.config.act {
-            WriteAct::Ok => self.apply(batch),
+            WriteAct::Ok | WriteAct::Swallow => self.apply(batch),
             WriteAct::Step(act) => match act.step().await {
                 Ok(()) => self.apply(batch),
                 Err(failure) => batch.all(Outcome::down((failure.code, failure.message))),
