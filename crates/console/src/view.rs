@@ -85,9 +85,9 @@ pub struct AdapterStatus {
     pub name: String,
     /// The source operation.
     pub source: String,
-    /// `opening`, `running`, `failed` or `stopped`.
+    /// `opening`, `running`, `held` (a message cannot be accepted now), `failed` or `stopped`.
     pub state: String,
-    /// Why, when it failed.
+    /// Why, when it is held or failed.
     pub why: Option<String>,
     /// Messages since the host started.
     pub received: u64,

@@ -1,6 +1,7 @@
 //! Which writes go into the next batch, seen from the lane alone.
 
 use crate::config::Order;
+use crate::interruption::RepeatNow;
 use crate::lane::Lane;
 
 /// Entries of `ready` looked at beyond the batch's own size, so that a lane full of writes that
@@ -26,9 +27,9 @@ pub(crate) enum Pick {
 
 impl Lane {
     /// The next batch of at most `room` writes.
-    pub(crate) fn pick(&self, room: u32) -> Pick {
+    pub(crate) fn pick(&self, room: u32, now_ms: u64) -> Pick {
         for first in self.ready.iter().take(LOOK) {
-            match self.pick_from(*first, room) {
+            match self.pick_from(*first, room, now_ms) {
                 // A sealed batch that waits for one of its writes holds up no other.
                 Pick::Nothing => {}
                 pick => return pick,
@@ -38,7 +39,7 @@ impl Lane {
     }
 
     /// The batch that begins with `first`.
-    fn pick_from(&self, first: u64, room: u32) -> Pick {
+    fn pick_from(&self, first: u64, room: u32, now_ms: u64) -> Pick {
         if first > self.frontier {
             return Pick::PastFrontier(first);
         }
@@ -77,7 +78,7 @@ impl Lane {
                 break;
             }
             if self.batches_followers() {
-                self.add_followers(*head, write.order, seed.group, &mut batch);
+                self.add_followers(*head, write.order, seed.group, now_ms, &mut batch);
             }
         }
         let full = batch.full || batch.seqs.len() >= max_full || batch.seqs.len() >= limit;
@@ -88,7 +89,7 @@ impl Lane {
     }
 
     /// Writes of the same order key right behind `head` that may share its batch.
-    fn add_followers(&self, head: u64, order: u64, group: u64, batch: &mut Builder) {
+    fn add_followers(&self, head: u64, order: u64, group: u64, now_ms: u64, batch: &mut Builder) {
         let Some(key) = self.keys.get(&order) else {
             return;
         };
@@ -101,8 +102,10 @@ impl Lane {
                         && !write.alone
                         && write.group == group
                         && *seq <= self.frontier
-                        // A resend is checked when it is a head; what was never sent may follow.
-                        && !write.is_maybe()
+                        // What was never sent may follow, and so may a resend that the destination drops;
+                        // one that would be a copy is looked at when it is a head.
+                        && (!write.is_maybe()
+                            || matches!(self.repeat_now(write, now_ms), RepeatNow::Free))
                 })
                 .is_some_and(|write| batch.add(*seq, write.bytes));
             if !fits {

@@ -71,7 +71,7 @@ impl Delivery {
             if room == 0 {
                 return false;
             }
-            match lane.pick(room) {
+            match lane.pick(room, self.now_ms) {
                 Pick::PastFrontier(seq) if self.has(Bug::FrontierNotAwaited) => {
                     self.ask_frontier(id, seq);
                     self.send(id, vec![seq], 0);

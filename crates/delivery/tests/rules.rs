@@ -3,9 +3,9 @@
 mod rig;
 
 use consign_delivery::{
-    Act, AfterPark, Applied, BatchKind, ClassConfig, ClassId, ConnectionId, Decision, Dependents,
-    EventCode, FetchedWrite, HostLimits, Input, LaneConfig, LaneId, OnWindowPassed, Order, Outcome,
-    ParkReason, Repeat, SettleResult, Verdict, WriteNote,
+    Act, AfterPark, Applied, BatchKind, ClassConfig, ClassId, ConnectionConfig, ConnectionId,
+    Decision, Delivery, Dependents, EventCode, FetchedWrite, HostLimits, Input, LaneConfig, LaneId,
+    OnWindowPassed, Order, Outcome, Output, ParkReason, Repeat, SettleResult, Verdict, WriteNote,
 };
 use rig::{Rig, WALL0, detail, seqs};
 
@@ -454,4 +454,68 @@ fn a_million_pending_writes_cost_one_window_and_a_stuck_lane_costs_nothing() {
     });
     assert_eq!(rig.settled.len(), 3_000);
     assert!(rig.requests < 3_500, "{}", rig.requests);
+}
+
+#[test]
+fn resends_that_the_destination_drops_share_batches_behind_their_head() {
+    let limits = HostLimits::default();
+    let mut machine = Delivery::new(limits, 1);
+    machine.handle(
+        0,
+        1_000_000,
+        Input::AddConnection(ConnectionConfig::new(ConnectionId(1))),
+    );
+    let mut lane = LaneConfig::new(LaneId(1), ConnectionId(1), "t").batched(BatchKind::Atomic, 10);
+    lane.repeat = Repeat::Dropped {
+        window_ms: None,
+        margin_ms: 0,
+        on_window_passed: OnWindowPassed::Resend,
+    };
+    lane.frontier = 30;
+    machine.handle(0, 1_000_000, Input::AddLane(Box::new(lane)));
+    let mut sizes = Vec::new();
+    let mut landed = 0_usize;
+    for step in 0..200_u64 {
+        let outputs: Vec<Output> = machine.outputs().collect();
+        for output in outputs {
+            let input = match output {
+                Output::Probe { connection, .. } => Input::Probed {
+                    connection,
+                    result: Ok(()),
+                },
+                Output::Fetch {
+                    lane, after_seq, ..
+                } => Input::Fetched {
+                    lane,
+                    // An unclean exit left all of them below the frontier.
+                    writes: (after_seq + 1..=30)
+                        .map(|seq| FetchedWrite {
+                            seq,
+                            bytes: 10,
+                            maybe_since_unix_ms: Some(900_000),
+                            ..FetchedWrite::default()
+                        })
+                        .collect(),
+                    more: false,
+                },
+                Output::Frontier { ticket, .. }
+                | Output::Note { ticket, .. }
+                | Output::Settle { ticket, .. } => Input::Durable { ticket },
+                Output::Send(send) => {
+                    sizes.push(send.items.len());
+                    landed += send.items.len();
+                    assert!(send.items.iter().all(|item| item.may_be_repeat));
+                    Input::Answered {
+                        request: send.request,
+                        outcomes: vec![Outcome::delivered_repeat(); send.items.len()],
+                    }
+                }
+                _ => continue,
+            };
+            machine.handle(step, 1_000_000 + step, input);
+        }
+        machine.handle(step, 1_000_000 + step, Input::Tick);
+    }
+    assert_eq!(landed, 30);
+    assert_eq!(sizes, [10, 10, 10], "full batches, not one request each");
 }

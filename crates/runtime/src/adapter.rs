@@ -55,6 +55,8 @@ pub struct AdapterSpec {
     pub cumulative: bool,
     /// Messages a source may have handed over without an answer.
     pub max_in_process: u32,
+    /// Why messages are held, while any are.
+    pub held: Arc<parking_lot::Mutex<Option<String>>>,
 }
 
 /// Why the adapter's task ended.
@@ -235,6 +237,7 @@ impl Task<'_> {
         }
         if self.blocked && !self.holds() {
             self.blocked = false;
+            *self.spec.held.lock() = None;
             self.spec.events.close(
                 &self.subject(),
                 Code::SourceBlocked,
@@ -410,6 +413,7 @@ impl Task<'_> {
     fn troubled(&mut self, works: Vec<Work>, trouble: &Trouble) -> Vec<Work> {
         if self.spec.offset_tracked {
             self.blocked = true;
+            *self.spec.held.lock() = Some(trouble.reason().to_owned());
             let event = self.event(Code::SourceBlocked).message(format!(
                 "adapter {} holds its source back: {}",
                 self.spec.acceptor.adapter,

@@ -90,6 +90,8 @@ pub struct AdapterState {
     pub acceptor: Arc<Acceptor>,
     /// What its source is doing.
     pub source: Mutex<SourceState>,
+    /// Why its messages are held, while any are.
+    pub held: Arc<Mutex<Option<String>>>,
 }
 
 /// What a source is doing.
@@ -262,6 +264,7 @@ impl Host {
                         cumulative: plan.source.delivery
                             == consign_manifest::DeliveryType::OffsetTrackedCumulative,
                         max_in_process: adapter.max_in_process,
+                        held: Arc::clone(&state.held),
                     };
                     let ended = crate::adapter::run(&spec, source, events, stop.clone()).await;
                     // A source that ran for a while starts over with short waits.
@@ -681,6 +684,7 @@ fn adapter_state(
         ledger: Arc::new(MessageLedger::default()),
         acceptor: Arc::new(acceptor),
         source: Mutex::new(SourceState::Opening),
+        held: Arc::default(),
     })
 }
 

@@ -183,7 +183,10 @@ fn adapter(
 ) -> AdapterStatus {
     let (word, why) = match &*state.source.lock() {
         SourceState::Opening => ("opening", None),
-        SourceState::Running => ("running", None),
+        SourceState::Running => match &*state.held.lock() {
+            Some(why) => ("held", Some(why.clone())),
+            None => ("running", None),
+        },
         SourceState::Failed(why) => ("failed", Some(why.clone())),
         SourceState::Stopped => ("stopped", None),
     };

@@ -82,11 +82,17 @@ impl Sink for WriteFile {
                 RepeatKind::SameTarget,
                 "a repeat finds its bytes under the name, or under the variant its write key names",
             )
-        } else {
+        } else if config.path.is_dynamic() {
             (
                 Promise::EffectivelyOnce,
                 RepeatKind::SameTarget,
                 "a repeat replaces its own copy under the name",
+            )
+        } else {
+            (
+                Promise::EffectivelyOnce,
+                RepeatKind::SameTarget,
+                "`path` names one file for all messages: each replaces the one before it, and a repeat its own copy",
             )
         };
         Resolved {

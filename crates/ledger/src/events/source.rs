@@ -33,9 +33,9 @@ pub(super) static ENTRIES: &[Entry] = &[
     ),
     entry!(
         SourceBlocked, Warn, "A source is held",
-        "A lane that one of its routes needs is full, or the disk or the buffer takes nothing more. The source is not read, and its other sends wait with it; an HTTP source answers 503 with Retry-After. Nothing is lost. One event stands for the whole episode.",
-        "A destination is away or slow for longer than its quota lasts.",
-        "`consign status` shows the lane and its gate: the cause is there. More `quota` buys time; `when_full: drop` gives the writes up instead, and then the promise says so.",
+        "A message cannot be accepted now, so it is held and tried again, and what comes after it in its partition waits. Nothing is lost. The message of the event says why. One event stands for the whole episode.",
+        "A lane that one of its routes needs is full, because a destination is away or slow for longer than its quota lasts; the disk is full; a direct send fails; or a template of the route fails or is null for this very message, which no waiting mends.",
+        "A full lane: `consign status` shows it and its gate; more `quota` buys time, `when_full: drop` gives the writes up instead, and then the promise says so. A template: give the route a `when` that such messages do not pass, or the template a default (`{{ .body.id ?? \"none\" }}`), and restart.",
         ["lane": "the lane that is full", "reason": "lane_full, disk_full, buffer_failed or held"]
     ),
     entry!(
