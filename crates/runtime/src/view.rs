@@ -40,6 +40,10 @@ impl HostView for View {
             .iter()
             .map(|(id, info)| lane(host, &snapshot, id, info))
             .collect();
+        let lanes: Vec<LaneStatus> = lanes
+            .into_iter()
+            .chain(host.buffer.orphans().iter().map(orphan))
+            .collect();
         let adapters = host
             .plan
             .config
@@ -150,6 +154,26 @@ fn lane(host: &Host, snapshot: &Snapshot, id: LaneId, info: &LaneInfo) -> LaneSt
             .collect();
     }
     status
+}
+
+/// A lane that no send of this configuration has: its writes wait until a send has its name again.
+fn orphan(stats: &consign_buffer::LaneStats) -> LaneStatus {
+    LaneStatus {
+        id: stats.id.clone(),
+        buffered: true,
+        state: "orphaned".to_owned(),
+        pending: stats.pending,
+        pending_bytes: stats.charged_bytes,
+        quota_bytes: stats.quota_bytes,
+        spill_bytes: stats.spill_bytes,
+        accepted: stats.next_seq.saturating_sub(1),
+        outcomes: stats
+            .outcomes
+            .iter()
+            .map(|(code, count)| (result_name(*code), *count))
+            .collect(),
+        ..LaneStatus::default()
+    }
 }
 
 const RESULTS: [SettleResult; 9] = [
@@ -361,10 +385,9 @@ fn readiness(host: &Host, adapters: &[AdapterStatus], lanes: &[LaneStatus]) -> R
             lane.id, lane.state, lane.pending
         ));
     }
-    for lane in lanes
-        .iter()
-        .filter(|lane| lane.buffered && lane.pending_bytes >= lane.quota_bytes)
-    {
+    for lane in lanes.iter().filter(|lane| {
+        lane.buffered && lane.state != "orphaned" && lane.pending_bytes >= lane.quota_bytes
+    }) {
         reasons.push(format!("lane {} is full: its source is held back", lane.id));
     }
     Readiness {

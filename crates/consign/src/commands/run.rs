@@ -5,7 +5,7 @@ use crate::problems;
 use consign_runtime::{Host, StartError};
 use std::path::Path;
 use std::sync::Arc;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 pub fn run(file: &Path) -> Result<(), CliError> {
     log_to_stderr();
@@ -27,6 +27,7 @@ pub fn run(file: &Path) -> Result<(), CliError> {
         .build()
         .map_err(|error| CliError::failed(format!("cannot start: {error}")))?;
     runtime.block_on(async {
+        let mut signals = Signals::new()?;
         // Bound before anything is opened: a port in use is an error of the configuration.
         let token = plan
             .config
@@ -52,7 +53,7 @@ pub fn run(file: &Path) -> Result<(), CliError> {
             let view = consign_runtime::view::View::new(Arc::clone(&host));
             tokio::spawn(consign_console::serve(listener, Arc::new(view), token))
         });
-        let clean = until_stopped(&host).await?;
+        let clean = until_stopped(&host, &mut signals).await?;
         if let Some(served) = served {
             served.abort();
         }
@@ -106,26 +107,56 @@ async fn bind(
     Ok(listener)
 }
 
-/// The first SIGTERM or SIGINT drains; a second one ends the process at once.
-async fn until_stopped(host: &Arc<Host>) -> Result<bool, CliError> {
-    let mut term = signal(SignalKind::terminate()).map_err(CliError::failed)?;
-    let mut int = signal(SignalKind::interrupt()).map_err(CliError::failed)?;
-    let mut hup = signal(SignalKind::hangup()).map_err(CliError::failed)?;
-    loop {
-        tokio::select! {
-            _ = term.recv() => break,
-            _ = int.recv() => break,
-            // Left to its default this signal would end the process without a drain.
-            _ = hup.recv() => tracing::warn!("SIGHUP: this version reads its configuration at start only; restart it"),
+/// The signals a host listens to, from before it opens anything: one that comes during a long start must
+/// not end the process without a drain.
+struct Signals {
+    term: Signal,
+    int: Signal,
+    hup: Signal,
+    /// A file size limit then answers a write with an error instead of killing the process without a word.
+    _file_too_large: Signal,
+}
+
+/// SIGXFSZ on Linux (signal(7)); tokio has no name for it.
+const SIGXFSZ: i32 = 25;
+
+impl Signals {
+    fn new() -> Result<Self, CliError> {
+        let listen = |kind| {
+            signal(kind)
+                .map_err(|error| CliError::failed(format!("cannot listen to signals: {error}")))
+        };
+        Ok(Self {
+            term: listen(SignalKind::terminate())?,
+            int: listen(SignalKind::interrupt())?,
+            hup: listen(SignalKind::hangup())?,
+            _file_too_large: listen(SignalKind::from_raw(SIGXFSZ))?,
+        })
+    }
+
+    /// The first SIGTERM or SIGINT.
+    async fn stop(&mut self) {
+        loop {
+            tokio::select! {
+                _ = self.term.recv() => return,
+                _ = self.int.recv() => return,
+                _ = self.hup.recv() => {
+                    tracing::warn!("SIGHUP: this version reads its configuration at start only; restart it");
+                }
+            }
         }
     }
+}
+
+/// The first SIGTERM or SIGINT drains; a second one ends the process at once.
+async fn until_stopped(host: &Arc<Host>, signals: &mut Signals) -> Result<bool, CliError> {
+    signals.stop().await;
     tracing::info!(
         "stopping: sources first, then what is in flight; a second signal stops at once"
     );
     tokio::select! {
         clean = host.stop() => Ok(clean),
-        _ = term.recv() => Err(CliError::failed("stopped at once; what was in flight may have landed")),
-        _ = int.recv() => Err(CliError::failed("stopped at once; what was in flight may have landed")),
+        () = signals.stop() => Err(CliError::failed("stopped at once; what was in flight may have landed")),
     }
 }
 
