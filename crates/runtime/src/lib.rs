@@ -18,8 +18,9 @@ mod park;
 pub mod plan;
 mod plugs;
 mod promises;
+mod settings;
 pub mod view;
-mod wiring;
+mod wire;
 mod work;
 
 pub use counters::MessageOutcome;
