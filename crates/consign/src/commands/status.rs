@@ -5,6 +5,7 @@ use crate::client;
 use crate::commands::events::time;
 use crate::output::{CliError, Output, table};
 use consign_console::Status;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 pub fn run(out: Output, target: &Target) -> Result<(), CliError> {
@@ -38,18 +39,12 @@ fn text(status: &Status) -> String {
         .adapters
         .iter()
         .map(|adapter| {
-            let outcomes: Vec<String> = adapter
-                .outcomes
-                .iter()
-                .filter(|(_, n)| **n > 0)
-                .map(|(name, n)| format!("{name} {n}"))
-                .collect();
             vec![
                 adapter.name.clone(),
                 adapter.state.clone(),
                 adapter.received.to_string(),
                 adapter.in_process.to_string(),
-                outcomes.join(", "),
+                counted(&adapter.outcomes),
             ]
         })
         .collect();
@@ -63,19 +58,13 @@ fn text(status: &Status) -> String {
         .lanes
         .iter()
         .map(|lane| {
-            let outcomes: Vec<String> = lane
-                .outcomes
-                .iter()
-                .filter(|(_, n)| **n > 0)
-                .map(|(name, n)| format!("{name} {n}"))
-                .collect();
             vec![
                 lane.id.clone(),
                 lane.state.clone(),
                 lane.pending.to_string(),
                 lane.in_flight.to_string(),
                 lane.resends.to_string(),
-                outcomes.join(", "),
+                counted(&lane.outcomes),
             ]
         })
         .collect();
@@ -115,4 +104,13 @@ fn text(status: &Status) -> String {
         "no connections",
     ));
     out
+}
+
+/// Outcomes that happened, with their numbers.
+fn counted(outcomes: &BTreeMap<String, u64>) -> String {
+    let happened = outcomes.iter().filter(|(_, n)| **n > 0);
+    happened
+        .map(|(name, n)| format!("{name} {n}"))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
