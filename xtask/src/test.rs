@@ -1,7 +1,7 @@
 //! `test`: everything that must hold, in one command, from a fresh checkout.
 
 use crate::build::build_workspace;
-use crate::error::{Context, Result, failed};
+use crate::error::{Result, failed};
 use crate::services::{self, Started};
 use crate::workspace::{Profile, Workspace, cargo_command, run};
 use crate::{generated, system};
@@ -59,7 +59,9 @@ fn set_environment(
     started: &BTreeMap<String, Started>,
     command: &mut Command,
 ) -> Result<()> {
-    let this = std::env::current_exe().context(|| "cannot tell where this program is".into())?;
+    // Not `current_exe`: building the workspace has replaced this program's file, and Linux then calls
+    // the running one "… (deleted)".
+    let this = workspace.target.join(Profile::Debug.folder()).join("xtask");
     command
         // Tests that run the host need not build it themselves.
         .env("CONSIGN_BUILT", "1")

@@ -210,6 +210,10 @@ adapters:
         ),
     );
     host.start().await;
+    host.until("the source runs", |status| {
+        status["adapters"][0]["state"] == "running"
+    })
+    .await;
     let client = reqwest::Client::new();
     let url = format!("http://127.0.0.1:{port}/in");
     let post = |name: &'static str, body: Vec<u8>| {
