@@ -15,6 +15,9 @@ use std::{
     time::Duration,
 };
 
+/// How long to wait before a busy file is tried again: a switch to WAL takes a few milliseconds.
+const BUSY_PAUSE: Duration = Duration::from_millis(20);
+
 /// The schema this version writes, kept in `user_version`. Every lower one is migrated at opening.
 pub const SCHEMA_VERSION: i64 = 1;
 
@@ -256,7 +259,7 @@ fn connect(path: &Path, options: &Options) -> rusqlite::Result<Connection> {
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
     )?;
     connection.busy_timeout(options.busy_timeout)?;
-    connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
+    into_wal(&connection, options.busy_timeout)?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "foreign_keys", "ON")?;
     connection
@@ -264,6 +267,27 @@ fn connect(path: &Path, options: &Options) -> rusqlite::Result<Connection> {
     // Without it a crafted or damaged schema could run functions of its own.
     connection.pragma_update(None, "trusted_schema", "OFF")?;
     Ok(connection)
+}
+
+/// Switches to WAL. Two processes that make the file at once meet here, and SQLite answers busy at once
+/// where waiting could deadlock (sqlite3_busy_handler), so the wait is ours.
+fn into_wal(connection: &Connection, within: Duration) -> rusqlite::Result<()> {
+    let from = std::time::Instant::now();
+    loop {
+        match connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(())) {
+            Err(error) if is_busy(&error) && from.elapsed() < within => {
+                std::thread::sleep(BUSY_PAUSE)
+            }
+            result => return result,
+        }
+    }
+}
+
+fn is_busy(error: &rusqlite::Error) -> bool {
+    matches!(
+        error.sqlite_error_code(),
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
+    )
 }
 
 /// Refuses what is none of ours, newer, or damaged, before anything is changed.
