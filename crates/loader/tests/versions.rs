@@ -22,6 +22,7 @@ use consign_loader::{
 };
 use consign_manifest::PluginKind;
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -51,63 +52,40 @@ fn build(variant: &str, patch: u32, changes: &[Change]) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let target = profile_dir().parent().unwrap().to_owned();
     let copy = target.join("sdk-variants").join(variant);
+    let mut files = BTreeMap::new();
     for part in ["abi", "manifest", "plugin"] {
-        copy_tree(&root.join("sdk").join(part), &copy.join("sdk").join(part));
+        read_tree(&root.join("sdk"), &root.join("sdk").join(part), &mut files);
     }
     let manifest = fs::read_to_string(root.join("Cargo.toml")).unwrap();
-    let members = manifest
-        .lines()
-        .find(|line| line.starts_with("members = "))
-        .unwrap();
-    let version = manifest
-        .lines()
-        .find(|line| line.starts_with("version = "))
-        .unwrap();
+    let members = line_of(&manifest, "members = ");
+    let version = line_of(&manifest, "version = ");
     let manifest = manifest
-        .replace(members, r#"members = ["sdk/*", "tiny"]"#)
-        .replace(version, &with_patch(version, patch));
-    write(&copy.join("Cargo.toml"), &manifest);
-    let abi = fs::read_to_string(copy.join("sdk/abi/Cargo.toml")).unwrap();
-    let version = abi
-        .lines()
-        .find(|line| line.starts_with("version = "))
-        .unwrap();
-    let abi = abi.replace(version, &with_patch(version, patch));
-    fs::write(copy.join("sdk/abi/Cargo.toml"), abi).unwrap();
-    fs::copy(root.join("Cargo.lock"), copy.join("Cargo.lock")).unwrap();
+        .replace(&members, r#"members = ["sdk/*", "tiny"]"#)
+        .replace(&version, &with_patch(&version, patch));
+    files.insert("Cargo.toml".to_owned(), manifest);
+    let abi = files.get_mut("sdk/abi/Cargo.toml").unwrap();
+    let version = line_of(abi, "version = ");
+    *abi = abi.replace(&version, &with_patch(&version, patch));
     let name = format!("variant_{variant}");
-    write(
-        &copy.join("tiny/Cargo.toml"),
-        &format!(
-            r#"[package]
-name = "{name}"
-version = "0.1.0"
-edition = "2024"
-[lib]
-crate-type = ["cdylib"]
-[dependencies]
-consign-plugin.workspace = true
-async-trait.workspace = true
-schemars.workspace = true
-serde.workspace = true
-"#
-        ),
+    files.insert(
+        "tiny/Cargo.toml".to_owned(),
+        TINY_MANIFEST.replace("variant", &name),
     );
-    write(
-        &copy.join("tiny/src/lib.rs"),
-        &TINY.replace("variant", &name),
-    );
+    files.insert("tiny/src/lib.rs".to_owned(), TINY.replace("variant", &name));
     for change in changes {
-        let path = copy.join(change.file);
-        let text = fs::read_to_string(&path).unwrap();
+        let text = files.get_mut(change.file).unwrap();
         assert!(
             text.contains(change.from),
             "{} lacks {:?}",
             change.file,
             change.from
         );
-        write(&path, &text.replace(change.from, change.to));
+        *text = text.replace(change.from, change.to);
     }
+    for (path, text) in &files {
+        write(&copy.join(path), text);
+    }
+    fs::copy(root.join("Cargo.lock"), copy.join("Cargo.lock")).unwrap();
     let mut cargo = Command::new(env!("CARGO"));
     cargo
         .current_dir(&copy)
@@ -139,20 +117,40 @@ fn write(path: &Path, text: &str) {
     }
 }
 
-fn copy_tree(from: &Path, to: &Path) {
-    for entry in fs::read_dir(from).unwrap() {
+fn line_of(text: &str, start: &str) -> String {
+    text.lines()
+        .find(|line| line.starts_with(start))
+        .unwrap()
+        .to_owned()
+}
+
+/// The files of a crate but for its tests, by their path from the folder above `sdk`.
+fn read_tree(sdk: &Path, folder: &Path, files: &mut BTreeMap<String, String>) {
+    for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
-        let name = path.file_name().unwrap();
         if path.is_dir() {
-            if name != "tests" {
-                copy_tree(&path, &to.join(name));
+            if path.file_name().unwrap() != "tests" {
+                read_tree(sdk, &path, files);
             }
         } else {
-            fs::create_dir_all(to).unwrap();
-            fs::copy(&path, to.join(name)).unwrap();
+            let name = format!("sdk/{}", path.strip_prefix(sdk).unwrap().display());
+            files.insert(name, fs::read_to_string(&path).unwrap());
         }
     }
 }
+
+const TINY_MANIFEST: &str = r#"[package]
+name = "variant"
+version = "0.1.0"
+edition = "2024"
+[lib]
+crate-type = ["cdylib"]
+[dependencies]
+consign-plugin.workspace = true
+async-trait.workspace = true
+schemars.workspace = true
+serde.workspace = true
+"#;
 
 const TINY: &str = r#"
 use consign_plugin::prelude::*;

@@ -99,14 +99,17 @@ fn difference(errors: &AbiInstabilityErrors) -> String {
     let Some(deepest) = errors.errors.iter().max_by_key(|e| e.stack_trace.len()) else {
         return "no detail".to_owned();
     };
-    let place: Vec<&str> = deepest
+    let mut place: Vec<&str> = deepest
         .stack_trace
         .iter()
         .map(|step| match &step.expected {
             TLFieldOrFunction::Field(field) => field.name(),
             TLFieldOrFunction::Function(function) => function.name.as_str(),
         })
+        // Unnamed fields (of wrappers) say nothing.
+        .filter(|step| !step.starts_with(|c: char| c.is_ascii_digit()))
         .collect();
+    place.dedup();
     let what = match deepest.errs.first() {
         Some(AbiInstability::FieldCountMismatch(n)) => {
             format!("{} fields there and {} here", n.found, n.expected)
