@@ -242,6 +242,36 @@ fn a_hundred_megabytes_that_nobody_reads_are_never_copied_before_they_are_stored
     assert!(begun.elapsed().as_secs() < 5, "{:?}", begun.elapsed());
 }
 
+/// The same value with integers of 64 bits written out: `1.2946544716074654e19` and `12946544716074654000` are
+/// one number in two notations, and serde_json reads the first as a float and the second as an integer.
+fn plain(value: Value) -> Value {
+    match value {
+        Value::Array(items) => items.into_iter().map(plain).collect(),
+        Value::Object(fields) => fields
+            .into_iter()
+            .map(|(name, field)| (name, plain(field)))
+            .collect(),
+        Value::Number(number) if number.is_f64() => {
+            let shortest = format!("{:e}", number.as_f64().unwrap());
+            let (digits, exponent) = shortest.split_once('e').unwrap();
+            let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+            let zeros = exponent
+                .parse::<usize>()
+                .ok()
+                .and_then(|e| e.checked_sub(fraction.len()));
+            let written = zeros
+                .filter(|zeros| *zeros < 20)
+                .map(|zeros| format!("{whole}{fraction}{}", "0".repeat(zeros)));
+            written
+                .and_then(|text| text.parse::<u64>().ok())
+                // Below that both readings are integers, and a float that became one would be a change.
+                .filter(|wide| i64::try_from(*wide).is_err())
+                .map_or(Value::Number(number), Value::from)
+        }
+        other => other,
+    }
+}
+
 fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -282,9 +312,7 @@ proptest! {
     fn rewriting_the_whole_body_keeps_every_value(value in prop::collection::vec(any_json(), 0..6)) {
         let text = Value::from(value).to_string();
         let wrapped = body_after(&transform(".body = { \"a\": .body }"), &text);
-        prop_assert_eq!(
-            serde_json::from_str::<Value>(&wrapped).unwrap()["a"].clone(),
-            serde_json::from_str::<Value>(&text).unwrap()
-        );
+        let read = |text: &str| plain(serde_json::from_str::<Value>(text).unwrap());
+        prop_assert_eq!(read(&wrapped)["a"].clone(), read(&text));
     }
 }
