@@ -185,7 +185,8 @@ impl FunctionHandle {
         Err(Failure::other("sdk_outcome_count", message))
     }
 
-    /// Asks an error handler about one failure: a `FailureReport` in, a `Decision` out, as JSON.
+    /// Asks an error handler about one failure: a `FailureReport` in, a `Decision` out, as JSON, with the
+    /// message to divert where the handler made another one.
     ///
     /// # Errors
     /// A panic, a missed deadline or no decision: buffered, park; direct on an offset-tracked
@@ -195,16 +196,18 @@ impl FunctionHandle {
         report: &Value,
         message: &FunctionMessage,
         deadline: Duration,
-    ) -> Result<Value, Failure> {
+    ) -> Result<(Value, Option<FunctionMessage>), Failure> {
         let reports = Value::Array(vec![report.clone()]);
         let reply = self
             .call(std::slice::from_ref(message), &reports, deadline)
             .await?;
         let decisions: Vec<Value> = serde_json::from_slice(&reply.bytes).unwrap_or_default();
-        decisions.into_iter().next().ok_or_else(|| {
+        let decision = decisions.into_iter().next().ok_or_else(|| {
             REGISTRY.count_garbage();
             Failure::other("bad_reply", "the error handler gave no decision")
-        })
+        })?;
+        let diverted = reply.messages.rows.first();
+        Ok((decision, diverted.map(|row| decode(&reply.messages, row))))
     }
 
     /// Closes it.

@@ -636,7 +636,7 @@ async fn functions_change_fail_and_panic_apart() {
         json!({ "write_key": "00", "adapter": "a", "route": "r", "send": "s", "code": code,
                 "message": "m", "may_have_landed": false, "attempts": 5, "first_attempt_unix_ms": 0 })
     };
-    let decision = handler
+    let (decision, diverted) = handler
         .decide(&report("refused"), &message("x"), SOON)
         .await
         .unwrap();
@@ -644,6 +644,13 @@ async fn functions_change_fail_and_panic_apart() {
         decision,
         json!({ "park": { "reason": "refused after 5 attempts" } })
     );
+    assert_eq!(diverted, None);
+    let (decision, diverted) = handler
+        .decide(&report("divert"), &message("x"), SOON)
+        .await
+        .unwrap();
+    assert_eq!(decision, json!({ "divert": { "target": "a/r/other" } }));
+    assert_eq!(diverted.unwrap().body, b"diverted x");
     let failure = handler
         .decide(&report("panic"), &message("x"), SOON)
         .await

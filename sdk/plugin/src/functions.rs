@@ -101,32 +101,69 @@ pub trait ErrorHandler: Sized + Send + Sync + 'static {
     async fn open(config: Self::Config, cx: &FunctionContext) -> Result<Self, Failure>;
 
     /// Called once per failure; a function of the failure alone, since the host keeps the counts.
+    /// `message` is what people may see of it: without headers that authenticate and the fields that
+    /// the configuration redacts.
     /// When it panics or misses its deadline, a buffered write parks.
     async fn decide(&self, failure: &FailureReport, message: &Message) -> Decision;
 }
 
-/// What failed, and how.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// What failed, and how. The host keeps the counts; a handler is a function of this alone.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct FailureReport {
-    /// The write key, 32 hex digits.
+    /// The write key, 32 hex digits. Empty for a message that has no writes yet.
     pub write_key: String,
-    /// Adapter, route and send.
+    /// The adapter.
     pub adapter: String,
-    /// See `adapter`.
+    /// The route.
     pub route: String,
-    /// See `adapter`.
+    /// The send; empty where the message failed before any of its writes was made.
     pub send: String,
-    /// Class and code of the last outcome.
+    /// The connection the write goes to; empty with `send`.
+    pub connection: String,
+    /// The operation that failed (`kafka.produce`); empty with `send`.
+    pub operation: String,
+    /// The source's operation (`http.receive`).
+    pub source: String,
+    /// The message's id in this host.
+    pub message_id: String,
+    /// What kind of failure: `refused`, `attempts_spent`, `age_spent`, `processor_failed`,
+    /// `template_failed`.
+    pub class: String,
+    /// The code of the last outcome, in the connector's words (`http_422`).
     pub code: String,
-    /// Its message.
+    /// The sentence that came with it, without secrets.
     pub message: String,
     /// Whether the write may have been applied.
     pub may_have_landed: bool,
-    /// Attempts charged so far.
+    /// Whether the last attempt ended without an answer.
+    pub timed_out: bool,
+    /// Attempts charged so far; for a message, how often it failed since this host started.
     pub attempts: u32,
-    /// First attempt, unix milliseconds.
+    /// When the message was accepted, or came in; unix milliseconds.
+    pub accepted_unix_ms: i64,
+    /// First attempt, unix milliseconds; 0 for none.
     pub first_attempt_unix_ms: i64,
+    /// Last attempt, unix milliseconds; 0 for none.
+    pub last_attempt_unix_ms: i64,
+    /// What the send promises for this configuration (`effectively_once`); empty with `send`.
+    pub promise: String,
+    /// Its workload class; empty for the default.
+    pub workload_class: String,
+    /// Whether the source hands a message over again until it is acknowledged.
+    pub offset_tracked: bool,
+    /// Whether the write waits in a lane; false for a direct one and for a message.
+    pub buffered: bool,
+    /// Where the source has the message, in words (`orders-3@1042`); empty where it has no place.
+    pub position: String,
+    /// The send targets that `divert:` lists.
+    pub divert: Vec<String>,
+    /// Whether the message that comes with this report had secrets or fields taken out, as the
+    /// configuration asks. What a `Divert` without a message sends is whole.
+    pub redacted: bool,
+    /// The host's version.
+    pub host_version: String,
 }
 
 impl FailureReport {
@@ -142,7 +179,7 @@ impl FailureReport {
 }
 
 /// What an error handler decides.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Decision {
@@ -160,12 +197,13 @@ pub enum Decision {
         /// Why, one sentence.
         reason: String,
     },
-    /// Send the message to another, listed target instead.
+    /// Send the message to another target instead, one that `divert:` lists.
     Divert {
-        /// Which.
+        /// Which: `adapter/route/send`.
         target: String,
-        /// The body to send; `None` sends the original.
-        body: Option<Vec<u8>>,
+        /// What to send there; `None` sends the message as it is. Changes to `source` are ignored.
+        #[serde(skip)]
+        message: Option<Message>,
     },
 }
 

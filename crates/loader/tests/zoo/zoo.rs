@@ -192,8 +192,16 @@ impl ErrorHandler for Decide {
         Ok(Self)
     }
 
-    async fn decide(&self, failure: &FailureReport, _: &Message) -> Decision {
+    async fn decide(&self, failure: &FailureReport, message: &Message) -> Decision {
         assert_ne!(failure.code, "panic", "a handler has escaped");
+        if failure.code == "divert" {
+            let mut message = message.clone();
+            message.body.splice(0..0, *b"diverted ");
+            return Decision::Divert {
+                target: "a/r/other".to_owned(),
+                message: Some(message),
+            };
+        }
         Decision::Park {
             reason: format!("{} after {} attempts", failure.code, failure.attempts),
         }

@@ -3,7 +3,7 @@
 use super::calls::{self, answer, guarded_call, no_such_handle};
 use super::logging::Place;
 use super::reply;
-use crate::functions::{AnyFunction, FailureReport, Message};
+use crate::functions::{AnyFunction, Decision, FailureReport, Message};
 use crate::{Failure, FunctionContext, Outcome};
 use consign_abi::{
     Call, HeaderRow, MessageBatch, MessageRow, RVec, Reply, Span, Status, flags, json,
@@ -73,13 +73,18 @@ pub(super) extern "C" fn call(
             match function {
                 AnyFunction::Change(function) => {
                     let mut reply = Reply::of(Status::Ok);
-                    for (index, row) in (0_u32..).zip(messages.rows.iter()) {
+                    // Together, so that one slow answer (a lookup) is not waited for once per message.
+                    let changed = messages.rows.iter().map(|row| async {
                         let mut message = read(&messages, row);
                         let outcome = match function.change(&mut message).await {
                             Ok(()) => Outcome::delivered(),
                             Err(detail) => Outcome::refused(detail),
                         };
-                        write(&message, row.id, &mut reply.messages);
+                        (row.id, message, outcome)
+                    });
+                    let changed = futures::future::join_all(changed).await;
+                    for (index, (id, message, outcome)) in (0_u32..).zip(changed) {
+                        write(&message, id, &mut reply.messages);
                         reply::push(&mut reply, index, &outcome);
                     }
                     reply
@@ -93,11 +98,23 @@ pub(super) extern "C" fn call(
                         }
                     };
                     let mut decisions = Vec::with_capacity(reports.len());
+                    let mut diverted = MessageBatch::new();
                     for (row, report) in messages.rows.iter().zip(&reports) {
                         let message = read(&messages, row);
-                        decisions.push(function.decide(report, &message).await);
+                        let decision = function.decide(report, &message).await;
+                        // Bodies cross as bytes, not inside the JSON.
+                        if let Decision::Divert {
+                            message: Some(message),
+                            ..
+                        } = &decision
+                        {
+                            write(message, row.id, &mut diverted);
+                        }
+                        decisions.push(decision);
                     }
-                    reply::json(&decisions)
+                    let mut reply = reply::json(&decisions);
+                    reply.messages = diverted;
+                    reply
                 }
             }
         };
