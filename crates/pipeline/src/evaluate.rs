@@ -270,6 +270,27 @@ impl Program {
         claims
     }
 
+    /// Renders one send's templates and order key for a message that comes to it without its route's
+    /// conditions and transforms: diverted by an error handler.
+    ///
+    /// # Errors
+    /// What could not be rendered, or that there is no such send.
+    pub fn render(
+        &self,
+        route: usize,
+        send: usize,
+        message: &Message,
+    ) -> Result<Rendered, RenderError> {
+        let program = self.routes.get(route).and_then(|r| r.sends.get(send));
+        let Some(program) = program else {
+            return Err(RenderError {
+                message: "there is no such send".to_owned(),
+                place: Place::default(),
+            });
+        };
+        render(program, &mut Event::new(Cow::Borrowed(message)))
+    }
+
     fn compute_key(&self, event: &mut Event<'_>) -> Option<String> {
         let key = self.key.as_ref()?;
         let result = key.run(event).and_then(|value| match value {

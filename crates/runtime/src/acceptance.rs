@@ -7,15 +7,20 @@
 use crate::clock;
 use crate::counters::MessageOutcome;
 use crate::engine::{Body, Engine};
-use crate::work::{Evaluated, Trouble, Work, Write};
+use crate::events::Events;
+use crate::handlers::{Diversion, RouteHandler};
+use crate::park::Parker;
+use crate::steps::{Stepped, Steps};
+use crate::work::{Evaluated, MessageFailure, Trouble, Work, Write};
 use bytes::Bytes;
 use consign_buffer::{
     Acceptance, Buffer, BufferError, Full, LaneId, NewWrite, Origin, Reservation,
 };
-use consign_delivery::{DirectResult, DirectWrite};
+use consign_delivery::DirectWrite;
 use consign_pipeline::{
-    BodyDigest, KeyParts, Message, OrderKey, Outcome, Program, StoredWrite, key,
+    BodyDigest, KeyParts, Message, OrderKey, Outcome, Program, StoredWrite, Verdict, key,
 };
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Where a send's writes go.
@@ -45,10 +50,11 @@ pub struct SendTarget {
     pub after_direct: Option<usize>,
     /// How long a write is worth sending, in milliseconds.
     pub expires_after_ms: Option<u64>,
+    /// Whether those that wait for it go on when it is skipped.
+    pub releases_when_skipped: bool,
 }
 
 /// One route's sends.
-#[derive(Debug)]
 pub struct RouteTarget {
     /// Its name.
     pub name: String,
@@ -56,17 +62,20 @@ pub struct RouteTarget {
     pub sends: Vec<SendTarget>,
     /// Whether the original message is kept with a write that a transform changed.
     pub keep_original: bool,
+    /// Decides about messages that a processor failed on or that cannot be rendered.
+    pub handler: Option<RouteHandler>,
 }
 
 /// What accepts the messages of one adapter.
-#[derive(Debug)]
 pub struct Acceptor {
     /// The adapter's name; scope of keys.
     pub adapter: String,
     /// Its compiled routes.
-    pub program: std::sync::Arc<Program>,
+    pub program: Arc<Program>,
     /// Where their sends go; same order.
     pub routes: Vec<RouteTarget>,
+    /// Steps that plugins carry out, where there are any.
+    pub steps: Option<Steps>,
     /// The buffer.
     pub buffer: Buffer,
     /// The driver.
@@ -75,6 +84,10 @@ pub struct Acceptor {
     pub epoch: u64,
     /// Name of the position the host keeps for this source.
     pub position_name: String,
+    /// Failed messages.
+    pub parker: Arc<Parker>,
+    /// Where it reports.
+    pub events: Events,
     /// Counts conditions that failed, by route.
     pub condition_errors: AtomicU64,
     /// Writes left out because `when_full: drop` found no room.
@@ -100,29 +113,70 @@ pub struct Finished {
 }
 
 impl Acceptor {
-    /// Runs the routes and renders the writes, once per message.
+    /// Whether plugins have a part in what the routes make of this message: see [`Acceptor::step`].
+    pub fn needs_steps(&self, work: &Work) -> bool {
+        self.steps.is_some() && work.evaluated.is_none()
+    }
+
+    /// Runs the routes and renders the writes, once per message, where no plugin has a part in it.
     pub fn evaluate(&self, work: &mut Work) {
         if work.evaluated.is_none() {
-            work.evaluated = Some(self.evaluated(work));
+            let verdict = self.program.evaluate(&work.message);
+            work.evaluated = Some(self.evaluated(work, verdict));
         }
     }
 
-    fn evaluated(&self, work: &Work) -> Evaluated {
-        let verdict = self.program.evaluate(&work.message);
+    /// The same with the steps of plugins, over several messages at once.
+    pub async fn step(&self, mut works: Vec<Work>) -> Vec<Work> {
+        let Some(steps) = &self.steps else {
+            return works;
+        };
+        let messages: Vec<&Message> = works.iter().map(|work| &work.message).collect();
+        let stepped = steps.run(&self.program, &messages).await;
+        for (work, stepped) in works.iter_mut().zip(stepped) {
+            work.evaluated = Some(match stepped {
+                Stepped::Verdict(verdict) => self.evaluated(work, verdict),
+                Stepped::Failed {
+                    route,
+                    reason,
+                    code,
+                } => Evaluated::Failed(MessageFailure {
+                    route,
+                    code,
+                    message: reason,
+                    passes: true,
+                }),
+            });
+        }
+        works
+    }
+
+    fn evaluated(&self, work: &Work, verdict: Verdict) -> Evaluated {
         if !verdict.condition_errors.is_empty() {
             let count = u64::try_from(verdict.condition_errors.len()).unwrap_or(u64::MAX);
             self.condition_errors.fetch_add(count, Ordering::Relaxed);
         }
+        let failed = |route: usize, code: &str, message: String, passes: bool| {
+            Evaluated::Failed(MessageFailure {
+                route,
+                code: code.to_owned(),
+                message,
+                passes,
+            })
+        };
         let matched = match verdict.outcome {
             Outcome::NoRoute => return Evaluated::Ends(MessageOutcome::NoRoute),
             Outcome::TransformFailed { .. } => {
                 return Evaluated::Ends(MessageOutcome::TransformFailed);
             }
-            Outcome::ProcessorFailed { message, .. } => return Evaluated::Unrenderable(message),
+            Outcome::ProcessorFailed { route, message, .. } => {
+                return failed(route, "processor_failed", message, true);
+            }
             Outcome::Matched(matched) => matched,
         };
         let Some(route) = self.routes.get(matched.route) else {
-            return Evaluated::Unrenderable("the route has no targets".to_owned());
+            let message = "the route has no targets".to_owned();
+            return failed(matched.route, "no_targets", message, false);
         };
         if route.sends.is_empty() {
             return Evaluated::Ends(MessageOutcome::NoSend);
@@ -136,7 +190,8 @@ impl Acceptor {
             let rendered = match verdict {
                 Ok(rendered) => rendered,
                 Err(error) => {
-                    return Evaluated::Unrenderable(format!("send {}: {}", send.id, error.message));
+                    let message = format!("send {}: {}", send.id, error.message);
+                    return failed(matched.route, "template_failed", message, false);
                 }
             };
             let key = match (&work.key_identity, &digest) {
@@ -177,7 +232,7 @@ impl Acceptor {
                 .iter()
                 .enumerate()
                 .find_map(|(i, work)| match &work.evaluated {
-                    Some(Evaluated::Unrenderable(reason)) => Some((i, reason.clone())),
+                    Some(Evaluated::Failed(failure)) => Some((i, failure.message.clone())),
                     _ => None,
                 })
         {
@@ -238,9 +293,21 @@ impl Acceptor {
                 }
                 Lane::Direct { .. } => None,
             })
+            .chain(work.diverted.iter().map(Diversion::wanted))
     }
 
-    fn targets<'a>(
+    /// The route of a message, and a send of it, by index.
+    pub fn target(&self, work: &Work, send: usize) -> Option<(usize, &SendTarget)> {
+        match &work.evaluated {
+            Some(Evaluated::Writes { route, .. }) => {
+                Some((*route, self.routes.get(*route)?.sends.get(send)?))
+            }
+            _ => None,
+        }
+    }
+
+    /// The writes of a message that are still to be made.
+    pub fn targets<'a>(
         &'a self,
         work: &'a Work,
     ) -> impl Iterator<Item = (&'a SendTarget, &'a Write)> + 'a {
@@ -252,6 +319,7 @@ impl Acceptor {
         };
         writes
             .iter()
+            .filter(|write| !work.excluded.contains(&write.send))
             .filter_map(move |write| Some((route?.sends.get(write.send)?, write)))
     }
 
@@ -264,11 +332,8 @@ impl Acceptor {
 
     /// Queues the run's record now, where no direct send has to go first, so that runs are durable in the
     /// order of these calls; the future ends when it is.
-    pub fn commit(
-        self: &std::sync::Arc<Self>,
-        mut run: Run,
-    ) -> impl Future<Output = Finished> + Send + use<> {
-        let acceptor = std::sync::Arc::clone(self);
+    pub fn commit(self: &Arc<Self>, mut run: Run) -> impl Future<Output = Finished> + Send + use<> {
+        let acceptor = Arc::clone(self);
         let queued =
             (!run.works.iter().any(|work| self.has_direct(work))).then(|| self.queue(&mut run));
         async move {
@@ -283,7 +348,10 @@ impl Acceptor {
                             };
                         }
                     }
-                    acceptor.queue(&mut run)
+                    match acceptor.reserve_again(&mut run) {
+                        Ok(()) => acceptor.queue(&mut run),
+                        Err(trouble) => Err(trouble),
+                    }
                 }
             };
             let result = match queued {
@@ -314,6 +382,14 @@ impl Acceptor {
         for work in &run.works {
             let kept = self.kept(work, &dropped, &mut wanted);
             writes.extend(self.new_writes(work, &kept, None));
+            for diversion in &work.diverted {
+                if dropped.contains(&wanted) {
+                    self.dropped_writes.fetch_add(1, Ordering::Relaxed);
+                } else {
+                    writes.push(diversion.write.clone());
+                }
+                wanted += 1;
+            }
         }
         let position = run
             .works
@@ -342,10 +418,12 @@ impl Acceptor {
     }
 
     /// A message that ends without writes is evaluated again if it comes again, which is cheaper than
-    /// remembering it. A client's key is remembered whatever came of it.
+    /// remembering it. A client's key is remembered whatever came of it, and so is what a handler decided.
     pub fn is_recorded(&self, work: &Work) -> bool {
-        matches!(work.evaluated, Some(Evaluated::Writes { .. }))
-            || matches!(work.origin, Some(Origin::ClientKey { .. }))
+        matches!(
+            work.evaluated,
+            Some(Evaluated::Writes { .. } | Evaluated::Ends(MessageOutcome::Handled))
+        ) || matches!(work.origin, Some(Origin::ClientKey { .. }))
     }
 
     /// The writes of a message that found room, by send index.
@@ -402,10 +480,10 @@ impl Acceptor {
                     .is_none_or(|parent| work.direct_done.contains(&parent));
                 (ready && !work.direct_done.contains(&write.send)).then(|| {
                     let seq = last.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-                    (send.id.clone(), *lane, seq, write.clone())
+                    (*lane, seq, write.clone())
                 })
             });
-            let Some((id, lane, seq, write)) = next else {
+            let Some((lane, seq, write)) = next else {
                 return Ok(());
             };
             let index = write.send;
@@ -419,36 +497,31 @@ impl Acceptor {
             };
             let body = Body {
                 key: write.key,
-                stored: write.stored,
+                stored: write.stored.clone(),
                 created_unix_ms: clock::wall_unix_ms(),
                 has_dependents: false,
             };
-            match self.engine.direct(lane, direct, body).await {
-                Ok(
-                    DirectResult::Delivered { .. }
-                    | DirectResult::HandedOver
-                    | DirectResult::Skipped,
-                ) => {
-                    work.direct_done.insert(index);
-                }
-                Ok(
-                    DirectResult::Parked { failure, .. }
-                    | DirectResult::Diverted { failure, .. }
-                    | DirectResult::Failed { failure },
-                ) => {
-                    let detail = &failure.detail;
-                    return Err(Trouble::Failed(format!(
-                        "send {id}: {} ({})",
-                        detail.message, detail.code
-                    )));
-                }
-                Ok(DirectResult::GaveUp { .. } | DirectResult::Withdrawn { .. }) | Err(_) => {
-                    return Err(Trouble::Failed(format!(
-                        "send {id}: the host stopped before it was answered"
-                    )));
-                }
-            }
+            let answer = self.engine.direct(lane, direct, body).await.ok();
+            self.direct_answered(work, index, &write, answer).await?;
         }
+    }
+
+    /// Room for a message whose direct sends changed what is to be buffered.
+    fn reserve_again(&self, run: &mut Run) -> Result<(), Trouble> {
+        let changed = |work: &Work| !work.diverted.is_empty() || !work.excluded.is_empty();
+        if !run.works.iter().any(changed) {
+            return Ok(());
+        }
+        run.reservation = None;
+        let wanted: Vec<(LaneId, u64)> = run
+            .works
+            .iter()
+            .flat_map(|work| self.wanted(work))
+            .collect();
+        if !wanted.is_empty() {
+            run.reservation = Some(self.buffer.reserve(&wanted).map_err(trouble_of_full)?);
+        }
+        Ok(())
     }
 }
 

@@ -8,7 +8,9 @@ use crate::acceptance::{Acceptor, Finished, Given};
 use crate::clock;
 use crate::counters::{MessageLedger, MessageOutcome};
 use crate::events::Events;
-use crate::work::{Evaluated, Trouble, Work};
+use crate::staging::{Away, Staged, Staging};
+use crate::steps::STEP_MESSAGES;
+use crate::work::{Evaluated, MessageFailure, Trouble, Work};
 use consign_buffer::Known;
 use consign_ledger::{Code, Event};
 use consign_loader::{Incoming, Settle, SettleResult, SourceEvent, SourceEvents, SourceHandle};
@@ -40,6 +42,9 @@ const STOP_DEADLINE: Duration = Duration::from_secs(15);
 const COMMIT_GRACE: Duration = Duration::from_secs(5);
 /// Bytes of messages a source may have handed over without an answer.
 const CREDIT_BYTES: u64 = 64 << 20;
+
+/// Waits before a message that failed goes through its route again: doubled from the first to the second.
+const FAILURE_BACKOFF_MS: (u64, u64) = (500, 30_000);
 
 /// What is fixed about an adapter while it runs.
 pub struct AdapterSpec {
@@ -81,6 +86,8 @@ struct Task<'a> {
     /// Source numbers and arrival of messages that are being accepted.
     accepting: HashMap<u64, u64>,
     settles: Vec<Settle>,
+    /// Messages that are with a plugin.
+    staging: Staging,
     blocked: bool,
 }
 
@@ -100,6 +107,7 @@ pub async fn run(
         running: FuturesUnordered::new(),
         accepting: HashMap::new(),
         settles: Vec::new(),
+        staging: Staging::default(),
         blocked: false,
     };
     let mut room = spec.acceptor.buffer.watch_room();
@@ -116,6 +124,7 @@ pub async fn run(
                     task.finished(group, finished);
                 }
             }
+            (group, staged) = task.staging.next() => task.staged(group, staged),
             event = events.recv() => match event {
                 Some(SourceEvent::Messages(messages)) => task.take(messages),
                 Some(SourceEvent::Revoked { token, partitions }) => {
@@ -222,11 +231,17 @@ impl Task<'_> {
                 None => partition.filter(|_| self.spec.cumulative),
             },
             position: incoming.position(),
+            place: place_of(incoming),
             claim: None,
             entry: self.spec.ledger.receive(),
             received_ms: clock::monotonic_ms(),
             evaluated: None,
             direct_done: std::collections::BTreeSet::new(),
+            excluded: std::collections::BTreeSet::new(),
+            diverted: Vec::new(),
+            handled: false,
+            failures: 0,
+            not_before_ms: 0,
         }
     }
 
@@ -248,7 +263,7 @@ impl Task<'_> {
 
     /// Starts what can be started of a group.
     fn pump(&mut self, group: &Option<String>) {
-        if group.as_ref().is_some_and(|name| self.busy.contains(name)) {
+        if self.is_busy(group) {
             return;
         }
         let Some(mut queue) = self.waiting.remove(group) else {
@@ -256,15 +271,25 @@ impl Task<'_> {
         };
         let mut held = VecDeque::new();
         // In a group nothing overtakes; messages without one wait for nobody.
-        while group.is_none() || held.is_empty() {
+        while group.is_none() || (held.is_empty() && !self.is_busy(group)) {
             let Some(first) = queue.pop_front() else {
                 break;
             };
             let mut run = Vec::new();
+            let mut steps = Vec::new();
             let mut bytes = 0_u64;
             let mut next = Some(first);
             while let Some(mut work) = next.take() {
                 match self.ready(&mut work) {
+                    // Nothing overtakes in a group: what was looked at before goes first.
+                    Ready::Step if group.is_some() && !run.is_empty() => queue.push_front(work),
+                    Ready::Go if group.is_some() && !steps.is_empty() => queue.push_front(work),
+                    Ready::Step => {
+                        steps.push(work);
+                        if steps.len() < STEP_MESSAGES {
+                            next = queue.pop_front();
+                        }
+                    }
                     Ready::Go => {
                         bytes = bytes.saturating_add(work.bytes);
                         let alone = work.position.is_none() || self.spec.acceptor.has_direct(&work);
@@ -275,12 +300,15 @@ impl Task<'_> {
                     }
                     Ready::Ended(result, outcome) => {
                         self.settled(work, result, outcome);
-                        if !run.is_empty() {
+                        if !run.is_empty() || !steps.is_empty() {
                             next = queue.pop_front();
                         }
                     }
                     Ready::Wait => held.push_back(work),
                 }
+            }
+            if !steps.is_empty() {
+                self.step(group, steps);
             }
             // A message with direct sends is committed alone, so that only its own answer decides.
             if run.len() > 1
@@ -306,7 +334,7 @@ impl Task<'_> {
                 }
                 Err((trouble, works)) => {
                     // What was looked at before stands before what waits already.
-                    for work in self.troubled(works, &trouble).into_iter().rev() {
+                    for work in self.troubled(group, works, &trouble).into_iter().rev() {
                         held.push_front(work);
                     }
                 }
@@ -316,6 +344,53 @@ impl Task<'_> {
         if !held.is_empty() {
             self.waiting.insert(group.clone(), held);
         }
+    }
+
+    fn is_busy(&self, group: &Option<String>) -> bool {
+        group.as_ref().is_some_and(|name| self.busy.contains(name))
+    }
+
+    /// Sends messages through the steps of plugins; their group waits for them.
+    fn step(&mut self, group: &Option<String>, works: Vec<Work>) {
+        let acceptor = Arc::clone(&self.spec.acceptor);
+        let away = works.iter().map(away).collect();
+        let work = async move { Staged::Ready(acceptor.step(works).await) };
+        self.send_away(group, away, work);
+    }
+
+    fn send_away(
+        &mut self,
+        group: &Option<String>,
+        away: Vec<Away>,
+        work: impl Future<Output = Staged> + Send + 'static,
+    ) {
+        if let Some(name) = group {
+            self.busy.insert(name.clone());
+        }
+        self.staging.start(group.clone(), away, work);
+    }
+
+    /// What was with a plugin is back.
+    fn staged(&mut self, group: Option<String>, staged: Staged) {
+        if let Some(name) = &group {
+            self.busy.remove(name);
+        }
+        match staged {
+            Staged::Ready(works) => {
+                let queue = self.waiting.entry(group.clone()).or_default();
+                for work in works.into_iter().rev() {
+                    queue.push_front(work);
+                }
+            }
+            Staged::Drop(work) => {
+                let reason = match &work.evaluated {
+                    Some(Evaluated::Failed(failure)) => failure.message.clone(),
+                    _ => "its error handler gave it up".to_owned(),
+                };
+                self.refuse(*work, &Trouble::Failed(reason));
+            }
+        }
+        self.pump(&group);
     }
 
     /// Starts a run; true when the rest of its group has to wait for it.
@@ -343,6 +418,9 @@ impl Task<'_> {
     /// The acceptance check, and the routes.
     fn ready(&self, work: &mut Work) -> Ready {
         let acceptor = &self.spec.acceptor;
+        if work.not_before_ms > clock::monotonic_ms() {
+            return Ready::Wait;
+        }
         if work.claim.is_none()
             && let Some(origin) = &work.origin
         {
@@ -361,6 +439,9 @@ impl Task<'_> {
                     return Ready::Ended(SettleResult::InFlight, MessageOutcome::RefusedAtSource);
                 }
             }
+        }
+        if acceptor.needs_steps(work) {
+            return Ready::Step;
         }
         acceptor.evaluate(work);
         match work.evaluated {
@@ -384,10 +465,7 @@ impl Task<'_> {
         match finished.result {
             Ok(()) => {
                 for work in finished.works {
-                    let outcome = match work.evaluated {
-                        Some(Evaluated::Ends(outcome)) => outcome,
-                        _ => MessageOutcome::Accepted,
-                    };
+                    let outcome = work.outcome();
                     self.settled(work, SettleResult::Accepted, outcome);
                 }
                 if !self.spec.offset_tracked {
@@ -397,7 +475,7 @@ impl Task<'_> {
                 }
             }
             Err(trouble) => {
-                let held = self.troubled(finished.works, &trouble);
+                let held = self.troubled(&group, finished.works, &trouble);
                 let queue = self.waiting.entry(group.clone()).or_default();
                 for work in held.into_iter().rev() {
                     queue.push_front(work);
@@ -409,9 +487,45 @@ impl Task<'_> {
         self.pump(&group);
     }
 
-    /// What cannot be accepted now: held where the source would redeliver it, answered where not.
-    fn troubled(&mut self, works: Vec<Work>, trouble: &Trouble) -> Vec<Work> {
-        if self.spec.offset_tracked {
+    /// What cannot be accepted now: with its error handler, held where the source would redeliver it,
+    /// answered where not.
+    fn troubled(
+        &mut self,
+        group: &Option<String>,
+        works: Vec<Work>,
+        trouble: &Trouble,
+    ) -> Vec<Work> {
+        let mut held = Vec::new();
+        for mut work in works {
+            if let Some(Evaluated::Failed(failure)) = &work.evaluated {
+                let failure = failure.clone();
+                work.failures = work.failures.saturating_add(1);
+                self.tell_failure(&work, &failure);
+                if self.spec.acceptor.handler(failure.route).is_some() {
+                    let away = vec![away(&work)];
+                    let decided =
+                        self.spec
+                            .acceptor
+                            .decide(work, failure, self.spec.offset_tracked);
+                    self.send_away(group, away, decided);
+                    continue;
+                }
+                if self.spec.offset_tracked {
+                    let shift = work.failures.saturating_sub(1).min(16);
+                    let wait = (FAILURE_BACKOFF_MS.0 << shift).min(FAILURE_BACKOFF_MS.1);
+                    work.not_before_ms = clock::monotonic_ms().saturating_add(wait);
+                    if failure.passes {
+                        work.evaluated = None;
+                    }
+                }
+            }
+            if self.spec.offset_tracked {
+                held.push(work);
+            } else {
+                self.refuse(work, trouble);
+            }
+        }
+        if !held.is_empty() {
             self.blocked = true;
             *self.spec.held.lock() = Some(trouble.reason().to_owned());
             let event = self.event(Code::SourceBlocked).message(format!(
@@ -420,49 +534,71 @@ impl Task<'_> {
                 trouble.reason()
             ));
             self.spec.events.open(&self.subject(), event);
-            return works;
         }
+        held
+    }
+
+    /// Says why a message has no writes, once a message.
+    fn tell_failure(&self, work: &Work, failure: &MessageFailure) {
+        if work.failures > 1 {
+            return;
+        }
+        let code = if failure.passes {
+            Code::ProcessorFailed
+        } else {
+            Code::TemplateFailed
+        };
+        let event = self
+            .event(code)
+            .field("message_id", work.message.id.to_string())
+            .field("code", failure.code.clone())
+            .message(format!(
+                "adapter {}: message {}: {}",
+                self.spec.acceptor.adapter, work.message.id, failure.message
+            ));
+        self.spec.events.emit(event);
+    }
+
+    /// Tells the client of a session-based source.
+    fn refuse(&mut self, work: Work, trouble: &Trouble) {
         let reason = trouble.reason().to_owned();
-        for work in works {
-            let (result, outcome, code) = match trouble {
-                Trouble::Blocked { .. } => (
-                    SettleResult::Blocked {
-                        retry_after_ms: RETRY_AFTER_MS,
-                        reason: reason.clone(),
-                    },
-                    MessageOutcome::RefusedAtSource,
-                    Code::RefusedAtSource,
-                ),
-                Trouble::Impossible(_) => (
-                    SettleResult::Refused {
-                        reason: reason.clone(),
-                    },
-                    MessageOutcome::RefusedAtSource,
-                    Code::RefusedAtSource,
-                ),
-                Trouble::Failed(_) => (
-                    SettleResult::Dropped {
-                        reason: reason.clone(),
-                    },
-                    MessageOutcome::Dropped,
-                    Code::MessageDropped,
-                ),
-            };
-            let event = self
-                .event(code)
-                .field("message_id", work.message.id.to_string())
-                .message(format!(
-                    "adapter {}: message {} was not accepted: {reason}",
-                    self.spec.acceptor.adapter, work.message.id
-                ));
-            if code == Code::MessageDropped {
-                self.spec.events.emit(event);
-            } else {
-                self.spec.events.open(&self.subject(), event);
-            }
-            self.settled(work, result, outcome);
+        let (result, outcome, code) = match trouble {
+            Trouble::Blocked { .. } => (
+                SettleResult::Blocked {
+                    retry_after_ms: RETRY_AFTER_MS,
+                    reason: reason.clone(),
+                },
+                MessageOutcome::RefusedAtSource,
+                Code::RefusedAtSource,
+            ),
+            Trouble::Impossible(_) => (
+                SettleResult::Refused {
+                    reason: reason.clone(),
+                },
+                MessageOutcome::RefusedAtSource,
+                Code::RefusedAtSource,
+            ),
+            Trouble::Failed(_) => (
+                SettleResult::Dropped {
+                    reason: reason.clone(),
+                },
+                MessageOutcome::Dropped,
+                Code::MessageDropped,
+            ),
+        };
+        let event = self
+            .event(code)
+            .field("message_id", work.message.id.to_string())
+            .message(format!(
+                "adapter {}: message {} was not accepted: {reason}",
+                self.spec.acceptor.adapter, work.message.id
+            ));
+        if code == Code::MessageDropped {
+            self.spec.events.emit(event);
+        } else {
+            self.spec.events.open(&self.subject(), event);
         }
-        Vec::new()
+        self.settled(work, result, outcome);
     }
 
     fn settled(&mut self, work: Work, result: SettleResult, outcome: MessageOutcome) {
@@ -491,8 +627,13 @@ impl Task<'_> {
             .flatten()
             .map(|work| (work.source_id, work.received_ms));
         let accepting = self.accepting.iter().map(|(id, at)| (*id, *at));
+        let away = self
+            .staging
+            .away()
+            .map(|one| (one.source_id, one.received_ms));
         let ids: Vec<u64> = waiting
             .chain(accepting)
+            .chain(away)
             .filter(|(_, at)| now.saturating_sub(*at) >= EXTEND_AFTER_MS)
             .map(|(id, _)| id)
             .collect();
@@ -514,6 +655,19 @@ impl Task<'_> {
     }
 
     fn release(&mut self, which: impl Fn(&Option<String>) -> bool) {
+        // The messages themselves end with what carried them, and count as released.
+        for (group, works) in self.staging.take_back(&which) {
+            if let Some(name) = group {
+                self.busy.remove(&name);
+            }
+            for one in works {
+                self.settles.push(Settle {
+                    id: one.source_id,
+                    result: SettleResult::Released,
+                });
+                self.source.credit(1, one.bytes);
+            }
+        }
         let groups: Vec<Option<String>> = self
             .waiting
             .keys()
@@ -556,8 +710,28 @@ impl Task<'_> {
     }
 }
 
+/// Where the source has a message, for people.
+fn place_of(incoming: &Incoming) -> String {
+    match (incoming.partition(), incoming.offset()) {
+        (Some(partition), Some(offset)) => format!("{partition}@{offset}"),
+        (Some(partition), None) => partition.to_owned(),
+        (None, Some(offset)) => offset.to_string(),
+        (None, None) => String::new(),
+    }
+}
+
+fn away(work: &Work) -> Away {
+    Away {
+        source_id: work.source_id,
+        bytes: work.bytes,
+        received_ms: work.received_ms,
+    }
+}
+
 /// What the acceptance check and the routes say about a message.
 enum Ready {
+    /// Plugins have a part in its route.
+    Step,
     /// Commit it.
     Go,
     /// It ends here.

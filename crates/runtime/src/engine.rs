@@ -6,14 +6,19 @@
 //! of their own, which are owned by the driver and end with it.
 
 use crate::clock;
-use crate::park::{Parker, ToPark};
+use crate::events::Events;
+use crate::handlers::{Decided, Diversion, Handler, Handlers, Report, failed_event, message_of};
+use crate::park::{Parker, ToDivert, ToPark};
 use crate::plugs::{Plugs, Submission};
 use bytes::Bytes;
 use consign_buffer::{Buffer, Settlement};
 use consign_delivery::{
-    Applied, ConnectionStats, Delivery, Dependents, DirectResult, DirectWrite, FetchedWrite, Input,
-    LaneId, LaneStats, Output, RequestId, Send as SendBatch, Ticket, WriteNote,
+    Applied, ConnectionStats, Decision, Delivery, Dependents, DirectResult, DirectWrite, Failure,
+    FetchedWrite, Input, LaneId, LaneStats, Output, RequestId, Send as SendBatch, Ticket,
+    WriteNote,
 };
+use consign_ledger::Code;
+use consign_pipeline::WriteKey;
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::sync::Arc;
@@ -40,7 +45,12 @@ enum Command {
         lane: LaneId,
         write: DirectWrite,
         body: Body,
-        answer: oneshot::Sender<DirectResult>,
+        answer: oneshot::Sender<DirectAnswer>,
+    },
+    Decided {
+        lane: LaneId,
+        seq: u64,
+        decided: Decided,
     },
     Snapshot(oneshot::Sender<Snapshot>),
     Drain {
@@ -71,6 +81,15 @@ pub struct Body {
     pub has_dependents: bool,
 }
 
+/// The answer of a direct send.
+#[derive(Debug)]
+pub struct DirectAnswer {
+    /// What the machine says.
+    pub result: DirectResult,
+    /// The write to commit instead, where the error handler diverted it.
+    pub diversion: Option<Diversion>,
+}
+
 /// Speaks to the driver. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Engine {
@@ -91,7 +110,7 @@ impl Engine {
         lane: LaneId,
         write: DirectWrite,
         body: Body,
-    ) -> oneshot::Receiver<DirectResult> {
+    ) -> oneshot::Receiver<DirectAnswer> {
         let (answer, receiver) = oneshot::channel();
         drop(self.commands.send(Command::Direct {
             lane,
@@ -127,6 +146,10 @@ pub struct Parts {
     pub plugs: Arc<Plugs>,
     /// Failed messages.
     pub parker: Arc<Parker>,
+    /// Error handlers of the sends.
+    pub handlers: Arc<Handlers>,
+    /// Where it reports.
+    pub events: Events,
 }
 
 /// Makes the driver's handle and the future that runs it.
@@ -139,6 +162,7 @@ pub fn engine(machine: Delivery, parts: Parts) -> (Engine, impl Future<Output = 
         bodies: HashMap::new(),
         requests: HashMap::new(),
         direct: HashMap::new(),
+        diversions: HashMap::new(),
         drained: Vec::new(),
         tasks: JoinSet::new(),
     };
@@ -151,7 +175,9 @@ struct Driver {
     commands: mpsc::UnboundedSender<Command>,
     bodies: HashMap<u32, BTreeMap<u64, Body>>,
     requests: HashMap<RequestId, crate::plugs::Canceller>,
-    direct: HashMap<(u32, u64), oneshot::Sender<DirectResult>>,
+    direct: HashMap<(u32, u64), oneshot::Sender<DirectAnswer>>,
+    /// What handlers made of writes that are about to leave their lane for another.
+    diversions: HashMap<(u32, u64), Diversion>,
     drained: Vec<oneshot::Sender<u32>>,
     tasks: JoinSet<()>,
 }
@@ -231,6 +257,7 @@ impl Driver {
                 self.direct.insert((lane.0, write.seq), answer);
                 self.handle(Input::Direct { lane, write });
             }
+            Command::Decided { lane, seq, decided } => self.decided(lane, seq, decided),
             Command::Snapshot(reply) => drop(reply.send(self.snapshot())),
             Command::Drain { deadline_ms, done } => {
                 self.drained.push(done);
@@ -350,25 +377,19 @@ impl Driver {
                     }
                 });
             }
-            Output::AskHandler { lane, seq, .. } => {
-                // No send has a handler (a configuration that names one is refused), so nothing asks.
-                self.handle(Input::Decided {
-                    lane,
-                    seq,
-                    decision: consign_delivery::Decision::Failed,
-                });
-            }
-            Output::Divert { lane, seq, .. } => {
-                tracing::error!(
-                    lane = lane.0,
-                    seq,
-                    "a divert was asked for although no handler exists"
-                );
-            }
+            Output::AskHandler { lane, seq, failure } => self.ask(lane, seq, failure),
+            Output::Divert {
+                lane,
+                seq,
+                target,
+                failure,
+                ticket,
+            } => self.divert(lane, seq, &target, failure, ticket),
             Output::DirectAnswer { lane, seq, result } => {
                 self.take_body(lane, seq);
+                let diversion = self.diversions.remove(&(lane.0, seq));
                 if let Some(answer) = self.direct.remove(&(lane.0, seq)) {
-                    drop(answer.send(result));
+                    drop(answer.send(DirectAnswer { result, diversion }));
                 }
             }
             Output::Event(event) => self.parts.plugs.event(event),
@@ -377,6 +398,95 @@ impl Driver {
             }
             Output::Drained { .. } => {}
         }
+    }
+
+    /// Asks the write's error handler, which may take its time.
+    fn ask(&mut self, lane: LaneId, seq: u64, failure: Failure) {
+        let body = self
+            .bodies
+            .get(&lane.0)
+            .and_then(|bodies| bodies.get(&seq))
+            .cloned();
+        let (handlers, parker) = (
+            Arc::clone(&self.parts.handlers),
+            Arc::clone(&self.parts.parker),
+        );
+        self.spawn(async move {
+            let decided = match (handlers.of_lane(lane), body) {
+                (Some(handler), Some(body)) => ask(handler, &parker, &body, &failure).await,
+                (None, _) => Decided::Failed("the send has no error handler".to_owned()),
+                (_, None) => Decided::Failed("the write is not in memory".to_owned()),
+            };
+            Some(Command::Decided { lane, seq, decided })
+        });
+    }
+
+    fn decided(&mut self, lane: LaneId, seq: u64, decided: Decided) {
+        let name = self
+            .parts
+            .handlers
+            .of_lane(lane)
+            .map_or("", |handler| handler.name());
+        let decision = match decided {
+            Decided::Retry(after_ms) => Decision::Retry { after_ms },
+            Decided::Block => Decision::Block,
+            Decided::Skip => {
+                self.parts.plugs.handled(
+                    lane,
+                    seq,
+                    Code::WriteSkipped,
+                    &format!("error handler {name} skips"),
+                );
+                Decision::Skip
+            }
+            Decided::Park(reason) => Decision::Park { reason },
+            Decided::Divert(diversion) => {
+                let target = diversion.target.clone();
+                self.parts.plugs.handled(
+                    lane,
+                    seq,
+                    Code::WriteDiverted,
+                    &format!("error handler {name} diverts to {target}"),
+                );
+                self.diversions.insert((lane.0, seq), diversion);
+                Decision::Divert { target }
+            }
+            Decided::Failed(why) => {
+                let event = failed_event(self.parts.parker.lane(lane), name, &why);
+                self.parts.events.emit(event.field("seq", seq));
+                Decision::Failed
+            }
+        };
+        self.handle(Input::Decided {
+            lane,
+            seq,
+            decision,
+        });
+    }
+
+    fn divert(&mut self, lane: LaneId, seq: u64, target: &str, failure: Failure, ticket: Ticket) {
+        let body = self.take_body(lane, seq);
+        let diversion = self.diversions.remove(&(lane.0, seq));
+        let (Some(body), Some(diversion)) = (body, diversion) else {
+            // The machine diverts only what was decided just now. The write stays pending and is seen again
+            // after a restart.
+            tracing::error!(
+                lane = lane.0,
+                seq,
+                target,
+                "a write to divert is not in memory"
+            );
+            return;
+        };
+        let (parker, buffer) = (Arc::clone(&self.parts.parker), self.parts.buffer.clone());
+        let what = ToDivert {
+            lane,
+            seq,
+            body,
+            diversion,
+            failure,
+        };
+        self.when_durable(ticket, async move { parker.divert(&buffer, what).await });
     }
 
     fn fetch(&mut self, lane: LaneId, after_seq: u64, max_writes: u32, max_bytes: u64) {
@@ -510,6 +620,31 @@ impl Driver {
             }
         });
     }
+}
+
+/// Asks a handler about a write.
+async fn ask(handler: &Handler, parker: &Parker, body: &Body, failure: &Failure) -> Decided {
+    let message = match message_of(&body.stored) {
+        Ok(message) => message,
+        Err(why) => return Decided::Failed(why),
+    };
+    let key = WriteKey(body.key);
+    let unix = |ms: u64| i64::try_from(ms).unwrap_or(i64::MAX);
+    let report = Report {
+        write_key: key.to_string(),
+        message_id: message.id.to_string(),
+        class: failure.class.to_owned(),
+        code: failure.detail.code.clone(),
+        message: parker.redacted(&failure.detail.message),
+        may_have_landed: failure.maybe_applied,
+        timed_out: failure.timed_out,
+        attempts: failure.attempts,
+        accepted_unix_ms: unix(body.created_unix_ms),
+        first_attempt_unix_ms: unix(failure.first_attempt_unix_ms),
+        last_attempt_unix_ms: unix(failure.last_attempt_unix_ms),
+        ..handler.report()
+    };
+    handler.decide(report, &message, key).await
 }
 
 async fn sleep(wait: Option<Duration>) {

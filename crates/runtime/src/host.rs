@@ -1,16 +1,17 @@
 //! A running host: opens what is durable, wires the parts, runs the adapters, and takes all of it down
 //! in the order that loses nothing.
 
-use crate::acceptance::{Acceptor, RouteTarget};
+use crate::acceptance::Acceptor;
 use crate::adapter::{AdapterSpec, Ended};
 use crate::clock;
 use crate::counters::MessageLedger;
 use crate::engine::{Engine, Parts, engine};
 use crate::events::Events;
 use crate::park::Parker;
-use crate::plan::{AdapterPlan, Plan};
+use crate::plan::Plan;
 use crate::plugs::Plugs;
 use crate::settings;
+use crate::steps::Steps;
 use crate::wire::wire;
 use consign_buffer::{Buffer, Recovery};
 use consign_config::{Adapter, Config};
@@ -161,7 +162,9 @@ impl Host {
         let parts = Parts {
             buffer: buffer.clone(),
             plugs: Arc::clone(&plugs),
-            parker,
+            parker: Arc::clone(&parker),
+            handlers: Arc::new(wired.handlers),
+            events: events.clone(),
         };
         let (engine, driver) = engine(machine, parts);
         let driver = tokio::spawn(driver);
@@ -183,7 +186,26 @@ impl Host {
             .zip(&plan.adapters)
             .zip(wired.routes)
         {
-            let state = adapter_state(&plan, adapter, plan_of, routes, &buffer, &engine)?;
+            let acceptor = Acceptor {
+                adapter: adapter.name.to_string(),
+                program: Arc::clone(&plan_of.program),
+                routes,
+                steps: Steps::of(adapter, &plan.plugins, &events),
+                buffer: buffer.clone(),
+                engine: engine.clone(),
+                epoch: settings::epoch(&buffer, adapter),
+                position_name: settings::position_name(adapter),
+                parker: Arc::clone(&parker),
+                events: events.clone(),
+                condition_errors: AtomicU64::new(0),
+                dropped_writes: AtomicU64::new(0),
+            };
+            let state = AdapterState {
+                ledger: Arc::new(MessageLedger::default()),
+                acceptor: Arc::new(acceptor),
+                source: Mutex::new(SourceState::Opening),
+                held: Arc::default(),
+            };
             adapters.insert(adapter.name.to_string(), Arc::new(state));
         }
         let (stop, stopped) = watch::channel(false);
@@ -435,34 +457,6 @@ fn watch_lane(buffer: &Buffer, engine: &Engine, lane: LaneId) -> Option<JoinHand
             engine.input(Input::Available { lane });
         }
     }))
-}
-
-fn adapter_state(
-    plan: &Plan,
-    adapter: &Adapter,
-    planned: &AdapterPlan,
-    routes: Vec<RouteTarget>,
-    buffer: &Buffer,
-    engine: &Engine,
-) -> Result<AdapterState, StartError> {
-    let _ = plan;
-    let acceptor = Acceptor {
-        adapter: adapter.name.to_string(),
-        program: Arc::clone(&planned.program),
-        routes,
-        buffer: buffer.clone(),
-        engine: engine.clone(),
-        epoch: settings::epoch(buffer, adapter),
-        position_name: settings::position_name(adapter),
-        condition_errors: AtomicU64::new(0),
-        dropped_writes: AtomicU64::new(0),
-    };
-    Ok(AdapterState {
-        ledger: Arc::new(MessageLedger::default()),
-        acceptor: Arc::new(acceptor),
-        source: Mutex::new(SourceState::Opening),
-        held: Arc::default(),
-    })
 }
 
 fn report_recovery(events: &Events, recovery: &Recovery, buffer: &Buffer) {

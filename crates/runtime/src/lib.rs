@@ -3,6 +3,7 @@
 //! * [`plan`]: a configuration, checked, with its plugins loaded, its routes compiled and its promises.
 //! * [`host`]: a running host: start, supervise, stop.
 //! * `adapter`, `acceptance`: a message from its source to one durable record.
+//! * `steps`, `handlers`, `functions`: what plugins do to a message on its way, and to one that failed.
 //! * `engine`, `plugs`, `park`: what the delivery machine asks for, carried out.
 
 mod acceptance;
@@ -11,6 +12,9 @@ pub mod clock;
 mod counters;
 mod engine;
 mod events;
+mod failing;
+mod functions;
+mod handlers;
 pub mod host;
 pub mod inspect;
 mod lanes;
@@ -19,6 +23,8 @@ pub mod plan;
 mod plugs;
 mod promises;
 mod settings;
+mod staging;
+mod steps;
 pub mod view;
 mod wire;
 mod work;

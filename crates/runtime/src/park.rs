@@ -3,14 +3,16 @@
 use crate::clock::wall_unix_ms_i64;
 use crate::engine::Body;
 use crate::events::{Events, of_lane};
-use crate::lanes::Lanes;
-use consign_buffer::{Buffer, NewWrite, Settlement};
+use crate::handlers::{Diversion, Report};
+use crate::lanes::{LaneInfo, Lanes};
+use bytes::Bytes;
+use consign_buffer::{Acceptance, Buffer, NewWrite, Settlement};
 use consign_delivery::{Failure, LaneId, ParkReason, SettleResult, WriteNote};
 use consign_ledger::{
     Applied, Code, Dependent, Diagnosis, Event, Header, History, Ledger, NewFailed,
-    ParkReason as LedgerReason, Parked,
+    ParkReason as LedgerReason,
 };
-use consign_pipeline::StoredWrite;
+use consign_pipeline::{Matched, Message, Rendered, StoredWrite, WriteKey};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,6 +33,46 @@ pub struct ToPark {
     pub failure: Failure,
     /// Its history.
     pub note: WriteNote,
+}
+
+/// A write that leaves its lane for another one.
+pub struct ToDivert {
+    /// Its lane.
+    pub lane: LaneId,
+    /// Its number there.
+    pub seq: u64,
+    /// Its stored form.
+    pub body: Body,
+    /// What is committed instead.
+    pub diversion: Diversion,
+    /// What happened.
+    pub failure: Failure,
+}
+
+/// A direct write that was not delivered.
+pub struct ParkedWrite {
+    /// Its volatile lane.
+    pub lane: LaneId,
+    /// Its stored form.
+    pub body: Body,
+    /// Why it parks.
+    pub reason: ParkReason,
+    /// What happened.
+    pub failure: Failure,
+    /// Park only what waits for it, each by itself: it went elsewhere.
+    pub dependents_only: bool,
+}
+
+/// A message that has no writes.
+pub struct ParkedMessage<'a> {
+    /// What its handler was told.
+    pub report: Report,
+    /// The message.
+    pub message: &'a Message,
+    /// What names it.
+    pub key: WriteKey,
+    /// In the handler's words.
+    pub reason: String,
 }
 
 /// Parks writes.
@@ -71,43 +113,8 @@ impl Parker {
             let children = children.await.map_err(|error| error.to_string())?;
             record.dependents = self.dependents(children)?;
         }
-        let id = loop {
-            let (ledger, record) = (self.ledger.clone(), record.clone());
-            let parked = tokio::task::spawn_blocking(move || ledger.park(&record)).await;
-            match parked {
-                Ok(Ok(Parked::New(id) | Parked::AlreadyThere(id) | Parked::Again(id))) => break id,
-                Ok(Err(error)) => {
-                    let event = Event::new(Code::LedgerFull, wall_unix_ms_i64()).message(format!(
-                        "a write cannot be parked and stays in its lane: {error}"
-                    ));
-                    self.events.open("ledger", event);
-                    tokio::time::sleep(RETRY_AFTER).await;
-                }
-                Err(_) => return Err("the host stops".to_owned()),
-            }
-        };
-        self.events.close("ledger", Code::LedgerFull, None);
-        if let Some(info) = self.lanes.get(lane) {
-            let code = match reason {
-                ParkReason::MayHaveLanded => Code::MayHaveLanded,
-                ParkReason::Refused => Code::Refused,
-                _ => Code::Parked,
-            };
-            let detail = &failure.detail;
-            let event = of_lane(Event::new(code, wall_unix_ms_i64()), info)
-                .connection(info.connection.clone())
-                .field("failed_id", id)
-                .field("seq", seq)
-                .field("reason", reason.name())
-                .field("code", detail.code.clone())
-                .message(format!(
-                    "{}: write {seq} is parked ({}): {}",
-                    info.id,
-                    reason.name(),
-                    detail.message
-                ));
-            self.events.emit(event);
-        }
+        let id = self.keep(record).await?;
+        self.parked(lane, seq, id, &reason, &failure);
         let settlement = Settlement {
             lane: consign_buffer::LaneId(lane.0),
             seq,
@@ -120,22 +127,261 @@ impl Parker {
             .map_err(|error| error.to_string())
     }
 
+    /// Puts a record into the ledger. A full ledger is waited for.
+    async fn keep(&self, record: NewFailed) -> Result<i64, String> {
+        let id = loop {
+            let (ledger, record) = (self.ledger.clone(), record.clone());
+            let parked = tokio::task::spawn_blocking(move || ledger.park(&record)).await;
+            match parked {
+                Ok(Ok(parked)) => break parked.id(),
+                Ok(Err(error)) => {
+                    let event = Event::new(Code::LedgerFull, wall_unix_ms_i64()).message(format!(
+                        "a write cannot be parked and stays in its lane: {error}"
+                    ));
+                    self.events.open("ledger", event);
+                    tokio::time::sleep(RETRY_AFTER).await;
+                }
+                Err(_) => return Err("the host stops".to_owned()),
+            }
+        };
+        self.events.close("ledger", Code::LedgerFull, None);
+        Ok(id)
+    }
+
+    /// Says that a write is parked.
+    fn parked(&self, lane: LaneId, seq: u64, id: i64, reason: &ParkReason, failure: &Failure) {
+        let Some(info) = self.lanes.get(lane) else {
+            return;
+        };
+        let code = match reason {
+            ParkReason::MayHaveLanded => Code::MayHaveLanded,
+            ParkReason::Refused => Code::Refused,
+            _ => Code::Parked,
+        };
+        let detail = &failure.detail;
+        let event = of_lane(Event::new(code, wall_unix_ms_i64()), info)
+            .connection(info.connection.clone())
+            .field("failed_id", id)
+            .field("seq", seq)
+            .field("reason", reason.name())
+            .field("code", detail.code.clone())
+            .message(format!(
+                "{}: write {seq} is parked ({}): {}",
+                info.id,
+                reason.name(),
+                detail.message
+            ));
+        self.events.emit(event);
+    }
+
+    /// The send behind a lane.
+    pub fn lane(&self, lane: LaneId) -> Option<&LaneInfo> {
+        self.lanes.get(lane)
+    }
+
+    /// A text without the secrets a server may have echoed.
+    pub fn redacted(&self, text: &str) -> String {
+        self.events.redactor().text(text).into_owned()
+    }
+
+    /// Commits a diverted write and settles the one it was made of, in one record. What waits for that one is
+    /// put into Failed messages first: whoever diverts a write decides nothing about them. A full target is
+    /// waited for, and the lane waits with it.
+    pub async fn divert(&self, buffer: &Buffer, what: ToDivert) -> Result<(), String> {
+        let ToDivert {
+            lane,
+            seq,
+            body,
+            diversion,
+            failure,
+        } = what;
+        if body.has_dependents {
+            let children = buffer.children(consign_buffer::LaneId(lane.0), seq);
+            for child in children.await.map_err(|error| error.to_string())? {
+                let of = LaneId(child.lane.0);
+                let waiting = Body {
+                    key: child.key,
+                    stored: child.body,
+                    created_unix_ms: child.created_unix_ms,
+                    has_dependents: false,
+                };
+                let dependents = self.dependents(child.children)?;
+                self.park_waiting(of, &waiting, &failure, dependents)
+                    .await?;
+            }
+        }
+        loop {
+            match buffer.reserve(&[diversion.wanted()]) {
+                Ok(reservation) => {
+                    let found_room = reservation.dropped().is_empty();
+                    let acceptance = Acceptance {
+                        scope: String::new(),
+                        origin: None,
+                        position: None,
+                        writes: if found_room {
+                            vec![diversion.write.clone()]
+                        } else {
+                            Vec::new()
+                        },
+                        settles: vec![Settlement {
+                            lane: consign_buffer::LaneId(lane.0),
+                            seq,
+                            result: SettleResult::Diverted.code(),
+                            release_children: false,
+                        }],
+                    };
+                    let accepted = buffer.accept(reservation, acceptance).await;
+                    self.events.close(&diversion.target, Code::LaneFull, None);
+                    return accepted.map(drop).map_err(|error| error.to_string());
+                }
+                Err(full) => {
+                    let event = Event::new(Code::LaneFull, wall_unix_ms_i64()).message(format!(
+                        "a write cannot be diverted to {} and stays in its lane: {full}",
+                        diversion.target
+                    ));
+                    self.events.open(&diversion.target, event);
+                    tokio::time::sleep(RETRY_AFTER).await;
+                }
+            }
+        }
+    }
+
+    /// Parks a direct write with those that wait for it.
+    pub async fn park_direct(
+        &self,
+        what: ParkedWrite,
+        waiting: Vec<(LaneId, crate::work::Write)>,
+    ) -> Result<(), String> {
+        if what.dependents_only {
+            for (lane, write) in waiting {
+                let body = Body {
+                    key: write.key,
+                    stored: write.stored,
+                    created_unix_ms: what.body.created_unix_ms,
+                    has_dependents: false,
+                };
+                self.park_waiting(lane, &body, &what.failure, Vec::new())
+                    .await?;
+            }
+            return Ok(());
+        }
+        let note = WriteNote::default();
+        let mut record =
+            self.record(what.lane, 0, &what.body, &what.reason, &what.failure, note)?;
+        for (lane, write) in waiting {
+            record
+                .dependents
+                .push(self.dependent(lane, write.key, &write.stored)?);
+        }
+        let id = self.keep(record).await?;
+        self.parked(what.lane, 0, id, &what.reason, &what.failure);
+        Ok(())
+    }
+
+    /// Parks a write whose parent went elsewhere.
+    async fn park_waiting(
+        &self,
+        lane: LaneId,
+        body: &Body,
+        failure: &Failure,
+        dependents: Vec<Dependent>,
+    ) -> Result<(), String> {
+        let reason = ParkReason::Operator;
+        let failure = Failure {
+            class: "parent_diverted",
+            detail: consign_delivery::Detail {
+                code: "parent_diverted".to_owned(),
+                message: format!("what it waits for was diverted: {}", failure.detail.message),
+            },
+            ..Failure::default()
+        };
+        let mut record = self.record(lane, 0, body, &reason, &failure, WriteNote::default())?;
+        record.diagnosis.reason = LedgerReason::Parent;
+        record.dependents = dependents;
+        let id = self.keep(record).await?;
+        self.parked(lane, 0, id, &reason, &failure);
+        Ok(())
+    }
+
+    /// Parks a message that has no writes: it can be routed again.
+    pub async fn park_message(&self, what: ParkedMessage<'_>) -> Result<(), String> {
+        let ParkedMessage {
+            report,
+            message,
+            key,
+            reason,
+        } = what;
+        let matched = Matched {
+            route: 0,
+            changed: false,
+            message: message.clone(),
+            sends: Vec::new(),
+        };
+        let rendered = Rendered {
+            order: consign_pipeline::OrderKey::Strict,
+            slots: Vec::new(),
+        };
+        let info = LaneInfo {
+            id: format!("{}/{}", report.adapter, report.route),
+            adapter: report.adapter,
+            route: report.route,
+            send: String::new(),
+            connection: String::new(),
+            operation: String::new(),
+            source: report.source,
+            buffered: false,
+        };
+        let body = Body {
+            key: key.0,
+            stored: StoredWrite::of(message, &matched, &rendered, false).encode(),
+            created_unix_ms: u64::try_from(message.time_unix_ms).unwrap_or(0),
+            has_dependents: false,
+        };
+        let failure = Failure {
+            class: "processor_failed",
+            attempts: report.attempts,
+            detail: consign_delivery::Detail {
+                code: report.code,
+                message: report.message,
+            },
+            ..Failure::default()
+        };
+        let parked = ParkReason::Handler(reason.clone());
+        let mut record =
+            self.record_of(&info, 0, &body, &parked, &failure, WriteNote::default())?;
+        record.diagnosis.reason = LedgerReason::ProcessorFailed;
+        let id = self.keep(record).await?;
+        let event = of_lane(Event::new(Code::Parked, wall_unix_ms_i64()), &info)
+            .field("failed_id", id)
+            .field("message_id", message.id.to_string())
+            .field("code", failure.detail.code.clone())
+            .message(format!(
+                "{}: message {} is parked ({reason}): {}",
+                info.id, message.id, failure.detail.message
+            ));
+        self.events.emit(event);
+        Ok(())
+    }
+
     /// Dependents of a write, those of dependents among them.
     fn dependents(&self, children: Vec<NewWrite>) -> Result<Vec<Dependent>, String> {
         let mut dependents = Vec::new();
         for child in children {
-            let stored =
-                StoredWrite::decode(child.body.clone()).map_err(|error| error.to_string())?;
-            let info = self.lanes.get(LaneId(child.lane.0));
-            dependents.push(Dependent {
-                send: info.map_or_else(String::new, |info| info.send.clone()),
-                write_key: child.key,
-                envelope: child.body.to_vec(),
-                body: stored.body.to_vec(),
-            });
+            dependents.push(self.dependent(LaneId(child.lane.0), child.key, &child.body)?);
             dependents.append(&mut self.dependents(child.children)?);
         }
         Ok(dependents)
+    }
+
+    fn dependent(&self, lane: LaneId, key: [u8; 16], stored: &Bytes) -> Result<Dependent, String> {
+        let info = self.lanes.get(lane);
+        let write = StoredWrite::decode(stored.clone()).map_err(|error| error.to_string())?;
+        Ok(Dependent {
+            send: info.map_or_else(String::new, |info| info.send.clone()),
+            write_key: key,
+            envelope: stored.to_vec(),
+            body: write.body.to_vec(),
+        })
     }
 
     fn record(
@@ -148,6 +394,18 @@ impl Parker {
         note: WriteNote,
     ) -> Result<NewFailed, String> {
         let info = self.lanes.get(lane).ok_or("the lane has no name")?;
+        self.record_of(info, seq, body, reason, failure, note)
+    }
+
+    fn record_of(
+        &self,
+        info: &LaneInfo,
+        seq: u64,
+        body: &Body,
+        reason: &ParkReason,
+        failure: &Failure,
+        note: WriteNote,
+    ) -> Result<NewFailed, String> {
         let stored = StoredWrite::decode(body.stored.clone()).map_err(|error| error.to_string())?;
         let unix = |ms: u64| (ms > 0).then(|| i64::try_from(ms).unwrap_or(i64::MAX));
         Ok(NewFailed {

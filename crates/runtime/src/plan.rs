@@ -2,7 +2,7 @@
 //! compiled, and the promise of each send and route.
 
 use crate::promises;
-use consign_config::{Adapter, Catalog, Config, Environment, Place, Problem, Transform};
+use consign_config::{Catalog, Config, Environment, Place, Problem};
 use consign_loader::{LoadError, LoadOptions, Plugins};
 use consign_manifest::{ResolvedSource, SinkDeclaration};
 use consign_pipeline::Program;
@@ -112,7 +112,6 @@ pub fn plan(
     }
     let mut adapters = Vec::new();
     for adapter in &config.adapters {
-        problems.extend(not_carried_out(adapter));
         match Program::compile(adapter) {
             Ok(program) => match promises::adapter(&config, adapter, program, &plugins) {
                 Ok((plan, mut notes)) => {
@@ -135,41 +134,6 @@ pub fn plan(
     } else {
         Err(problems)
     }
-}
-
-/// Steps that this host would pass over are refused: a processor that silently does not run is worse
-/// than a host that does not start.
-fn not_carried_out(adapter: &Adapter) -> Vec<Problem> {
-    let mut problems = Vec::new();
-    let mut refuse = |place: &Place, what: &str| {
-        let message = format!(
-            "{what} are not carried out by this version; take it out, or wait for the version that does"
-        );
-        problems.push(Problem::error(place, "not_supported", message));
-    };
-    if let Some(on_failure) = &adapter.on_failure {
-        refuse(&on_failure.place, "error handlers");
-    }
-    for route in &adapter.routes {
-        for transform in &route.transforms {
-            if let Transform::Plugin { transform, .. } = transform {
-                refuse(transform.place(), "transforms of plugins");
-            }
-        }
-        for processor in &route.processors {
-            refuse(&processor.place, "processors");
-        }
-        let handlers = route.on_failure.iter().chain(
-            route
-                .send
-                .iter()
-                .filter_map(|send| send.on_failure.as_ref()),
-        );
-        for on_failure in handlers {
-            refuse(&on_failure.place, "error handlers");
-        }
-    }
-    problems
 }
 
 /// A plugin that was refused, at the place where the configuration asks for it, or at its beginning.

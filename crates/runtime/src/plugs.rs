@@ -4,8 +4,9 @@
 //! counted by the loader and ignored. A sink that cannot be opened fails its own target, not the
 //! connection.
 
+use crate::clock::wall_unix_ms_i64;
 use crate::engine::Body;
-use crate::events::Events;
+use crate::events::{Events, of_lane};
 use crate::lanes::Lanes;
 use consign_delivery::{
     Advice, Applied, ConnectionId, Detail, Input, LaneId, Outcome, ProbeFailure, RequestId, Scope,
@@ -382,6 +383,16 @@ impl Plugs {
     pub fn dependents_dropped(&self, lane: LaneId, seq: u64, result: SettleResult) {
         if let Some(info) = self.lanes.get(lane) {
             self.events.dependents_dropped(info, seq, result.name());
+        }
+    }
+
+    /// An error handler ended a write.
+    pub fn handled(&self, lane: LaneId, seq: u64, code: Code, what: &str) {
+        if let Some(info) = self.lanes.get(lane) {
+            let event = of_lane(Event::new(code, wall_unix_ms_i64()), info)
+                .field("seq", seq)
+                .message(format!("{}: {what} write {seq}", info.id));
+            self.events.emit(event);
         }
     }
 

@@ -77,6 +77,7 @@ pub fn lane(
     connection: ConnectionId,
     stats: Option<&LaneStats>,
     offset_tracked: bool,
+    has_handler: bool,
 ) -> LaneConfig {
     let class = send
         .class
@@ -140,6 +141,7 @@ pub fn lane(
         },
         skip_releases_dependents: send.when_parent_skipped
             == consign_config::ParentSkipped::Release,
+        has_handler,
         inspected: plan.promise.repeat == RepeatKind::WriteKey,
         frontier: stats.map_or(0, |stats| stats.frontier),
         frontier_wall_unix_ms: stats.map_or(0, |stats| stats.frontier_wall_unix_ms),

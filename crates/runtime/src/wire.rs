@@ -4,6 +4,7 @@ use crate::acceptance::{Lane, RouteTarget, SendTarget};
 use crate::clock;
 use crate::engine::FIRST_DIRECT_LANE;
 use crate::events::Events;
+use crate::handlers::{HandlerMaker, Handlers};
 use crate::host::{StartError, names};
 use crate::lanes::{LaneInfo, Lanes};
 use crate::plan::Plan;
@@ -24,6 +25,7 @@ pub struct Wired {
     pub lanes: Lanes,
     pub inputs: Vec<Input>,
     pub routes: Vec<Vec<RouteTarget>>,
+    pub handlers: Handlers,
 }
 
 pub fn wire(plan: &Plan, buffer: &Buffer, events: &Events) -> Result<Wired, StartError> {
@@ -60,6 +62,7 @@ pub fn wire(plan: &Plan, buffer: &Buffer, events: &Events) -> Result<Wired, Star
         lanes: Lanes::default(),
         inputs,
         routes: Vec::new(),
+        handlers: Handlers::default(),
     };
     let mut infos = Vec::new();
     let mut next_direct = FIRST_DIRECT_LANE;
@@ -131,6 +134,7 @@ pub fn wire(plan: &Plan, buffer: &Buffer, events: &Events) -> Result<Wired, Star
                     connection,
                     stats.as_ref(),
                     tracked,
+                    handles(adapter, route, send),
                 );
                 wired.inputs.push(Input::AddLane(Box::new(settings)));
                 sends.push(send_target(route, send, lane));
@@ -139,11 +143,13 @@ pub fn wire(plan: &Plan, buffer: &Buffer, events: &Events) -> Result<Wired, Star
                 name: route.name.to_string(),
                 sends,
                 keep_original: route.keep_original,
+                handler: None,
             });
         }
         wired.routes.push(routes);
     }
     wired.lanes = Lanes::new(infos);
+    add_handlers(plan, events, &mut wired);
     for orphan in buffer.orphans() {
         events.emit(
             Event::new(Code::LaneOrphaned, clock::wall_unix_ms_i64())
@@ -156,6 +162,40 @@ pub fn wire(plan: &Plan, buffer: &Buffer, events: &Events) -> Result<Wired, Star
         );
     }
     Ok(wired)
+}
+
+/// Handlers divert to lanes, so every lane has to have its number first.
+fn add_handlers(plan: &Plan, events: &Events, wired: &mut Wired) {
+    let buffered = wired
+        .lanes
+        .iter()
+        .filter(|(_, info)| info.buffered)
+        .map(|(lane, info)| (info.id.clone(), consign_buffer::LaneId(lane.0)))
+        .collect();
+    let mut maker = HandlerMaker::new(plan, events, &buffered);
+    let adapters = plan.config.adapters.iter().zip(&plan.adapters);
+    for ((adapter, planned), targets) in adapters.zip(&mut wired.routes) {
+        let routes = adapter.routes.iter().zip(&planned.routes).zip(targets);
+        for ((route, route_plan), target) in routes {
+            target.handler = maker.route(adapter, route);
+            let sends = route.send.iter().zip(&route_plan.sends).zip(&target.sends);
+            for ((send, send_plan), to) in sends {
+                let lane = to.lane.number();
+                if let Some(info) = wired.lanes.get(lane) {
+                    let promise = send_plan.promise.level.name();
+                    maker.send(lane, adapter, route, send, info, promise);
+                }
+            }
+        }
+    }
+    wired.handlers = maker.finish();
+}
+
+/// Whether an error handler decides about a send's writes.
+fn handles(adapter: &Adapter, route: &consign_config::Route, send: &SendConfig) -> bool {
+    [&send.on_failure, &route.on_failure, &adapter.on_failure]
+        .into_iter()
+        .any(Option::is_some)
 }
 
 fn connection_number(config: &Config, name: &str) -> ConnectionId {
@@ -238,5 +278,6 @@ fn send_target(route: &consign_config::Route, send: &SendConfig, lane: LaneId) -
         held_by: parent.filter(|_| !parent_is_direct),
         after_direct: parent.filter(|_| parent_is_direct),
         expires_after_ms: send.expires_after.map(|after| after.as_ms()),
+        releases_when_skipped: send.when_parent_skipped == consign_config::ParentSkipped::Release,
     }
 }

@@ -1,6 +1,7 @@
 //! One message on its way to acceptance, and what is kept about it while it is held.
 
-use crate::counters::Entry;
+use crate::counters::{Entry, MessageOutcome};
+use crate::handlers::Diversion;
 use bytes::Bytes;
 use consign_buffer::{Claim, LaneId, Origin};
 use consign_pipeline::Message;
@@ -23,6 +24,8 @@ pub struct Work {
     pub group: Option<String>,
     /// A position the host keeps, committed with the message.
     pub position: Option<Bytes>,
+    /// Where the source has it, in words; empty where it has no place.
+    pub place: String,
     /// Held so that nobody else accepts the same origin meanwhile.
     pub claim: Option<Claim>,
     /// Its line in the message ledger.
@@ -33,13 +36,34 @@ pub struct Work {
     pub evaluated: Option<Evaluated>,
     /// Direct sends (by index in the route) that accepted; not repeated while the message is held.
     pub direct_done: BTreeSet<usize>,
+    /// Sends (by index in the route) whose direct parent was given up or set aside: they are not made.
+    pub excluded: BTreeSet<usize>,
+    /// Writes that an error handler diverted; committed with the message.
+    pub diverted: Vec<Diversion>,
+    /// An error handler skipped, parked or diverted it, or one of its direct writes.
+    pub handled: bool,
+    /// How often it failed in a processor or could not be rendered.
+    pub failures: u32,
+    /// Monotonic milliseconds before which it is not tried again.
+    pub not_before_ms: u64,
+}
+
+impl Work {
+    /// How it ends once it is durable.
+    pub fn outcome(&self) -> MessageOutcome {
+        match self.evaluated {
+            _ if self.handled => MessageOutcome::Handled,
+            Some(Evaluated::Ends(outcome)) => outcome,
+            _ => MessageOutcome::Accepted,
+        }
+    }
 }
 
 /// What the routes made of a message.
 #[derive(Debug, Clone)]
 pub enum Evaluated {
     /// It ends here, without writes.
-    Ends(crate::counters::MessageOutcome),
+    Ends(MessageOutcome),
     /// It is claimed by a route and has these writes.
     Writes {
         /// Index of the route.
@@ -47,8 +71,21 @@ pub enum Evaluated {
         /// One per send, in the route's order.
         writes: Vec<Write>,
     },
-    /// A template of the route could not be rendered: a delivery failure of this message.
-    Unrenderable(String),
+    /// A processor failed, or a template could not be rendered: a delivery failure of this message.
+    Failed(MessageFailure),
+}
+
+/// Why a message has no writes although a route claimed it.
+#[derive(Debug, Clone)]
+pub struct MessageFailure {
+    /// Index of the route.
+    pub route: usize,
+    /// `template_failed`, or the processor's own.
+    pub code: String,
+    /// In one sentence.
+    pub message: String,
+    /// It may go away by itself: the message goes through its route again.
+    pub passes: bool,
 }
 
 /// One rendered write.

@@ -1,0 +1,344 @@
+//! Transforms, processors and error handlers of plugins, in a running host.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+
+mod common;
+
+use common::{assert_ledgers, drained, post, read_table};
+use consign_e2e::{Host, built, free_port};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// The loader's zoo: a plugin with a processor and a transform that fail, panic or hang by the body.
+fn zoo(folder: &Path) {
+    let library = built().consign.with_file_name("examples").join("libzoo.so");
+    if !library.exists() {
+        let status = Command::new(env!("CARGO"))
+            .args(["build", "--package", "consign-loader", "--example", "zoo"])
+            .status()
+            .unwrap();
+        assert!(status.success(), "the zoo does not build");
+    }
+    std::fs::copy(library, folder.join("libzoo.so")).unwrap();
+}
+
+/// A table that refuses ids which begin with `bad`.
+fn picky(folder: &Path) -> PathBuf {
+    let path = folder.join("out.db");
+    let db = rusqlite::Connection::open(&path).unwrap();
+    db.execute_batch(
+        "PRAGMA journal_mode = WAL;
+         CREATE TABLE t (id TEXT CHECK (id NOT LIKE 'bad%'), write_key TEXT UNIQUE)",
+    )
+    .unwrap();
+    path
+}
+
+/// http into the picky table, what `on_failure` says, and a table of dead letters.
+fn hooks(port: u16, plugins: &str, steps: &str, on_failure: &str) -> String {
+    format!(
+        r#"{plugins}
+connections:
+  hooks: {{ connector: http, config: {{ listen: "127.0.0.1:{port}" }} }}
+  table: {{ connector: sqlite, config: {{ path: ./out.db, busy_timeout: 100ms }} }}
+  dead: {{ connector: sqlite, config: {{ path: ./dead.db, busy_timeout: 100ms }} }}
+redact: [card.number]
+adapters:
+  hooks:
+    source: {{ connection: hooks, operation: http.receive, config: {{ path: /in }} }}
+    routes:
+      - name: all
+        when: '.headers."x-never" == null'
+        {steps}
+        {on_failure}
+        send:
+          - id: table
+            connection: table
+            operation: sqlite.write
+            order: none
+            config: {{ table: t, columns: {{ id: "{{{{ .body.id || .body.ID }}}}" }}, write_key_column: write_key }}
+      - name: dead
+        when: '.headers."x-never" != null'
+        send:
+          - id: letters
+            connection: dead
+            operation: sqlite.write
+            config: {{ table: letters, create_table: true, body_column: body, write_key_column: write_key }}
+"#
+    )
+}
+
+const DEAD_LETTER: &str = "on_failure: { handler: dead_letter, divert: [hooks/dead/letters] }";
+
+fn letters(folder: &Path) -> Vec<(Value, String)> {
+    let path = folder.join("dead.db");
+    if !path.exists() {
+        return Vec::new();
+    }
+    let db = rusqlite::Connection::open(path).unwrap();
+    db.busy_timeout(Duration::from_secs(10)).unwrap();
+    if !db.table_exists(None, "letters").unwrap() {
+        return Vec::new();
+    }
+    let mut statement = db.prepare("SELECT body, write_key FROM letters").unwrap();
+    let rows = statement.query_map([], |row| {
+        let body: Value = match row.get_ref(0)? {
+            rusqlite::types::ValueRef::Text(text) | rusqlite::types::ValueRef::Blob(text) => {
+                serde_json::from_slice(text).unwrap()
+            }
+            other => panic!("{other:?}"),
+        };
+        Ok((body, row.get(1)?))
+    });
+    rows.unwrap().map(Result::unwrap).collect()
+}
+
+async fn send(client: &reqwest::Client, url: &str, body: &str) -> reqwest::StatusCode {
+    let request = client
+        .post(url)
+        .header("content-type", "application/json")
+        .header("authorization", "Bearer s3cret-token");
+    request.body(body.to_owned()).send().await.unwrap().status()
+}
+
+async fn codes(host: &Host) -> Vec<String> {
+    let events = host.get("/api/v1/events?limit=500").await.unwrap();
+    let list = events.as_array().or(events["events"].as_array()).unwrap();
+    list.iter()
+        .map(|event| event["code"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_write_becomes_a_dead_letter_and_the_rest_flows() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = picky(folder.path());
+    let port = free_port();
+    let mut host = Host::new(folder.path(), &hooks(port, "", "", DEAD_LETTER));
+    host.start().await;
+    let (client, url) = (
+        reqwest::Client::new(),
+        format!("http://127.0.0.1:{port}/in"),
+    );
+    post(&client, &url, "good-1").await;
+    let card = r#"{"id": "bad-1", "card": {"number": "4111111111111111"}, "amount": 1.10}"#;
+    assert!(send(&client, &url, card).await.is_success());
+    post(&client, &url, "good-2").await;
+    let status = drained(&host).await;
+    assert_ledgers(&status);
+    assert_eq!(read_table(&out, "t").len(), 2);
+    let letters = letters(folder.path());
+    assert_eq!(letters.len(), 1, "{letters:?}");
+    let (record, key) = &letters[0];
+    assert_eq!(record["format"], "consign.dead_letter/1");
+    assert_eq!(record["routing"]["send"], "table");
+    assert_eq!(record["routing"]["operation"], "sqlite.write");
+    assert_eq!(record["diagnosis"]["class"], "refused");
+    assert_eq!(record["diagnosis"]["applied"], "no");
+    assert_eq!(record["replayable"], false, "something was taken out of it");
+    let text = record.to_string();
+    assert!(
+        !text.contains("4111"),
+        "a redacted field is in a copy: {text}"
+    );
+    assert!(
+        !text.contains("s3cret"),
+        "a credential is in a copy: {text}"
+    );
+    assert!(text.contains("bad-1"), "{text}");
+    let original = record["write_key"].as_str().unwrap();
+    assert_eq!(original.len(), 32);
+    assert!(!key.starts_with(original), "the copy has a key of its own");
+    let codes = codes(&host).await;
+    assert!(
+        codes.iter().any(|code| code == "write_diverted"),
+        "{codes:?}"
+    );
+    assert_eq!(host.stop(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_letter_whose_destination_is_down_waits_through_a_kill() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = picky(folder.path());
+    let port = free_port();
+    let mut host = Host::new(folder.path(), &hooks(port, "", "", DEAD_LETTER));
+    host.start().await;
+    let (client, url) = (
+        reqwest::Client::new(),
+        format!("http://127.0.0.1:{port}/in"),
+    );
+    let lock = rusqlite::Connection::open(folder.path().join("dead.db")).unwrap();
+    lock.execute_batch("PRAGMA journal_mode = WAL; BEGIN IMMEDIATE")
+        .unwrap();
+    for id in ["bad-1", "bad-2", "bad-3"] {
+        post(&client, &url, id).await;
+    }
+    post(&client, &url, "good").await;
+    host.until("three letters wait", |status| {
+        let lanes = status["lanes"].as_array().unwrap();
+        let pending = |id: &str| {
+            lanes
+                .iter()
+                .find(|lane| lane["id"] == id)
+                .map(|lane| lane["pending"].clone())
+        };
+        pending("hooks/dead/letters") == Some(3.into())
+            && pending("hooks/all/table") == Some(0.into())
+    })
+    .await;
+    host.kill();
+    host.start().await;
+    drop(lock);
+    let status = drained(&host).await;
+    assert_ledgers(&status);
+    assert_eq!(read_table(&out, "t").len(), 1);
+    let mut keys: Vec<String> = letters(folder.path())
+        .iter()
+        .map(|(record, _)| record["write_key"].as_str().unwrap().to_owned())
+        .collect();
+    keys.sort();
+    keys.dedup();
+    assert_eq!(keys.len(), 3, "each once: {keys:?}");
+    assert_eq!(letters(folder.path()).len(), 3);
+    assert_eq!(host.stop(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn plugins_change_messages_discard_them_and_fail_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    zoo(folder.path());
+    let out = picky(folder.path());
+    let port = free_port();
+    // It writes bodies in upper case, the keys of a JSON object with them.
+    let steps = "processors: [{ processor: zoo_upper, timeout: 1s }]";
+    let config = hooks(port, "", steps, "");
+    let mut host = Host::new(folder.path(), &config);
+    with_zoo(&host);
+    host.start().await;
+    let (client, url) = (
+        reqwest::Client::new(),
+        format!("http://127.0.0.1:{port}/in"),
+    );
+    host.until("the source runs", |status| {
+        status["adapters"][0]["state"] == "running"
+    })
+    .await;
+    let posts = [
+        "{\"id\": \"one\"}",
+        "bad",
+        "panic",
+        "hang",
+        "{\"id\": \"two\"}",
+    ];
+    let answers = futures::future::join_all(posts.map(|body| send(&client, &url, body))).await;
+    assert!(
+        !answers[1].is_success() && !answers[2].is_success() && !answers[3].is_success(),
+        "{answers:?}"
+    );
+    // `.body.id` is not there any more once the body is upper case: null is rendered as nothing.
+    assert!(
+        answers[0].is_success() && answers[4].is_success(),
+        "{answers:?}"
+    );
+    let status = drained(&host).await;
+    assert_ledgers(&status);
+    assert_eq!(
+        status["adapters"][0]["outcomes"]["dropped"], 3,
+        "{status:#}"
+    );
+    let codes = codes(&host).await;
+    for code in ["processor_failed", "plugin_panicked", "message_dropped"] {
+        assert!(codes.iter().any(|one| one == code), "{code}: {codes:?}");
+    }
+    let ids: Vec<String> = read_table(&out, "t").into_keys().collect();
+    assert_eq!(ids, ["ONE", "TWO"]);
+    assert_eq!(host.stop(), Some(0));
+}
+
+/// Lets the host find the zoo beside its configuration.
+fn with_zoo(host: &Host) {
+    let text = std::fs::read_to_string(host.config()).unwrap();
+    let plugins = format!("plugins: [{}", built().plugins.display());
+    let text = text.replace(&plugins, &format!("{plugins}, ."));
+    std::fs::write(host.config(), text).unwrap();
+}
+
+/// A file of lines into the picky table, sent directly.
+fn lines(on_failure: &str) -> String {
+    format!(
+        r#"
+connections:
+  logs: {{ connector: localfile, config: {{ root: ./logs }} }}
+  table: {{ connector: sqlite, config: {{ path: ./out.db, busy_timeout: 100ms }} }}
+adapters:
+  logs:
+    source: {{ connection: logs, operation: localfile.read, config: {{ path: "app.log", mode: tail, content_type: application/json }} }}
+    {on_failure}
+    routes:
+      - name: all
+        send:
+          - id: table
+            connection: table
+            operation: sqlite.write
+            delivery: direct
+            config: {{ table: t, columns: {{ id: "{{{{ .body.id }}}}" }}, write_key_column: write_key }}
+"#
+    )
+}
+
+fn write_lines(folder: &Path) {
+    std::fs::create_dir_all(folder.join("logs")).unwrap();
+    let lines: String = ["one", "two", "bad-3", "four", "five"]
+        .map(|id| format!("{{\"id\": \"{id}\"}}\n"))
+        .concat();
+    std::fs::write(folder.join("logs/app.log"), lines).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn poison_stalls_its_partition_and_says_so_until_a_handler_isolates_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = picky(folder.path());
+    write_lines(folder.path());
+    let mut host = Host::new(folder.path(), &lines(""));
+    host.start().await;
+    host.until("the write is refused again and again", |_| {
+        read_table(&out, "t").len() == 2
+    })
+    .await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(
+        read_table(&out, "t").len(),
+        2,
+        "nothing overtakes in a file"
+    );
+    assert_eq!(host.stop(), Some(0));
+
+    let text = std::fs::read_to_string(host.config()).unwrap();
+    let handler = "    on_failure: { handler: isolate_poison }\n    routes:";
+    std::fs::write(host.config(), text.replace("    routes:", handler)).unwrap();
+    host.start().await;
+    let status = host
+        .until("the rest flows", |_| read_table(&out, "t").len() == 4)
+        .await;
+    assert_ledgers(&status);
+    let status = host
+        .until("all five are settled", |status| {
+            status["adapters"][0]["in_process"] == 0
+        })
+        .await;
+    assert_eq!(
+        status["adapters"][0]["outcomes"]["handled"], 1,
+        "{status:#}"
+    );
+    let codes = codes(&host).await;
+    assert!(codes.iter().any(|code| code == "parked"), "{codes:?}");
+    assert_eq!(host.stop(), Some(0));
+}
