@@ -321,11 +321,14 @@ fn cases_are_compared_and_blessed() {
 }
 
 /// The first YAML block of a page.
-fn yaml_of(page: &str) -> String {
+/// The YAML examples of a page, in order.
+fn yaml_of(page: &str) -> Vec<String> {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
     let text = std::fs::read_to_string(format!("{root}/{page}")).unwrap();
-    let (_, rest) = text.split_once("```yaml\n").unwrap();
-    rest.split_once("```").unwrap().0.to_owned()
+    let blocks = text.split("```yaml\n").skip(1);
+    blocks
+        .map(|rest| rest.split_once("```").unwrap().0.to_owned())
+        .collect()
 }
 
 #[test]
@@ -334,7 +337,7 @@ fn the_examples_of_the_pages_and_of_the_plugins_check() {
     let config = folder.path().join("consign.yaml");
     let with_plugins =
         |text: &str| text.replace("plugins: [./plugins]", &format!("plugins: [{}]", plugins()));
-    std::fs::write(&config, with_plugins(&yaml_of("README.md"))).unwrap();
+    std::fs::write(&config, with_plugins(&yaml_of("README.md")[0])).unwrap();
     let checked = consign(&["check", "--strict", config.to_str().unwrap()]);
     assert_eq!(
         checked.status.code(),
@@ -343,7 +346,11 @@ fn the_examples_of_the_pages_and_of_the_plugins_check() {
         said(folder.path(), &checked)
     );
     let cases = folder.path().join("cases.yaml");
-    std::fs::write(&cases, yaml_of("docs/configuration.md")).unwrap();
+    // Cases, as a list, for the configuration of the README; everything else is a configuration.
+    let (page_cases, page_configs): (Vec<String>, Vec<String>) = yaml_of("docs/configuration.md")
+        .into_iter()
+        .partition(|block| block.starts_with("- "));
+    std::fs::write(&cases, &page_cases[0]).unwrap();
     let tested = consign(&["test", config.to_str().unwrap(), cases.to_str().unwrap()]);
     assert_eq!(
         tested.status.code(),
@@ -352,6 +359,10 @@ fn the_examples_of_the_pages_and_of_the_plugins_check() {
         said(folder.path(), &tested)
     );
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let mut examples: Vec<(String, String)> = page_configs
+        .into_iter()
+        .map(|text| ("docs/configuration.md".to_owned(), text))
+        .collect();
     for example in [
         "examples/quickstart.yaml",
         "plugins/http/example.yaml",
@@ -360,6 +371,9 @@ fn the_examples_of_the_pages_and_of_the_plugins_check() {
         "plugins/sqlite/example.yaml",
     ] {
         let text = std::fs::read_to_string(format!("{root}/{example}")).unwrap();
+        examples.push((example.to_owned(), text));
+    }
+    for (example, text) in examples {
         std::fs::write(&config, with_plugins(&text)).unwrap();
         let checked = consign(&["check", config.to_str().unwrap()]);
         assert_eq!(
