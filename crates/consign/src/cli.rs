@@ -158,6 +158,18 @@ pub enum PluginsCommand {
         #[arg(value_hint = ValueHint::FilePath)]
         file: PathBuf,
     },
+    /// The reference of the plugins, as Markdown: settings, declarations, examples.
+    Docs {
+        /// Only this plugin.
+        name: Option<String>,
+    },
+    /// Write the digests of the plugins into a lock: a host whose configuration stands beside it loads
+    /// exactly these files.
+    Lock {
+        /// The lock.
+        #[arg(default_value = "plugins.lock", value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+    },
 }
 
 /// `consign show …`.

@@ -48,6 +48,12 @@ fn run(cli: Cli) -> Result<(), CliError> {
         Command::Plugins(args) => match args.command {
             None => commands::plugins::list(out, &args.folders),
             Some(PluginsCommand::Verify { file }) => commands::plugins::verify(out, &file),
+            Some(PluginsCommand::Docs { name }) => {
+                commands::plugins::docs(out, &args.folders, name.as_deref())
+            }
+            Some(PluginsCommand::Lock { file }) => {
+                commands::plugins::lock(out, &args.folders, &file)
+            }
         },
         Command::Promises { folders, markdown } => commands::promises::run(out, &folders, markdown),
         Command::Schema { folders } => commands::schema::run(&folders),

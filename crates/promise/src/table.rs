@@ -110,7 +110,9 @@ fn escape(cell: &str) -> String {
         .replace('<', "&lt;")
 }
 
-fn promise_words(sink: &SinkDeclaration) -> &'static str {
+/// What a sink promises at its best, as the table says it.
+#[must_use]
+pub fn promise_words(sink: &SinkDeclaration) -> &'static str {
     match Level::of(sink.promise, sink.unconfirmed) {
         Level::EffectivelyOnce => "Effectively once",
         Level::AtLeastOnce => "At least once",
@@ -148,7 +150,9 @@ pub fn key_words(key: &KeyPlacement) -> String {
     }
 }
 
-fn delivery_words(delivery: DeliveryType) -> &'static str {
+/// Whether a source hands over again, as the table says it.
+#[must_use]
+pub fn delivery_words(delivery: DeliveryType) -> &'static str {
     match delivery {
         DeliveryType::OffsetTrackedCumulative => "Yes: from a position",
         DeliveryType::OffsetTrackedIndividual => "Yes: message by message",
@@ -156,7 +160,9 @@ fn delivery_words(delivery: DeliveryType) -> &'static str {
     }
 }
 
-fn identity_words(identity: &Identity) -> String {
+/// What names a message across redeliveries, as the table says it.
+#[must_use]
+pub fn identity_words(identity: &Identity) -> String {
     match identity {
         Identity::Stable(of) => of.clone(),
         Identity::Expression => "what the operator names".to_owned(),

@@ -6,10 +6,11 @@
 //! * [`SinkDeclaration`], [`SourceDeclaration`]: level one of a promise.
 //! * [`Resolved`], [`ResolvedSource`]: level two, for one configuration.
 //! * [`Inspection`]: level three, from the live destination.
-//! * [`coherence`]: the rules a declaration must keep to be loaded at all.
+//! * [`coherence`]: the rules a declaration must keep to be loaded at all; [`lint`]: what readers miss.
 
 pub mod coherence;
 mod declaration;
+pub mod lint;
 mod manifest;
 mod resolved;
 

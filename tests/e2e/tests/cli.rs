@@ -7,6 +7,8 @@
     reason = "a test fails by panicking"
 )]
 
+mod common;
+
 use consign_e2e::{Host, built, consign, free_port};
 use std::path::Path;
 use std::process::Output;
@@ -57,11 +59,22 @@ fn plugins_of_an_empty_folder_and_of_ours() {
         .iter()
         .map(|row| row["name"].as_str().unwrap())
         .collect();
-    assert_eq!(names, ["http", "localfile", "nats", "sqlite"]);
+    let mut files: Vec<String> = std::fs::read_dir(plugins())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter_map(|name| {
+            let name = name.strip_prefix("libconsign_plugin_")?;
+            Some(name.strip_suffix(".so")?.to_owned())
+        })
+        .collect();
+    files.sort();
+    assert_eq!(names, files);
     for row in rows.as_array().unwrap() {
         assert!(
             row["digest"].as_str().unwrap().len() == 64
-                && !row["operations"].as_array().unwrap().is_empty(),
+                && row["operations"].as_array().unwrap().len()
+                    + row["functions"].as_array().unwrap().len()
+                    > 0,
             "{row:#}"
         );
     }
@@ -321,6 +334,75 @@ fn cases_are_compared_and_blessed() {
 }
 
 /// The first YAML block of a page.
+#[test]
+fn verify_tells_everything_a_reader_of_the_plugin_would_miss() {
+    let folder = tempfile::tempdir().unwrap();
+    common::zoo(folder.path());
+    let library = folder.path().join("libzoo.so");
+    let verified = consign(&["plugins", "verify", library.to_str().unwrap()]);
+    assert_eq!(verified.status.code(), Some(2));
+    let text = String::from_utf8(verified.stderr).unwrap();
+    assert!(text.contains("connector zoo has no example"), "{text}");
+    let verified = consign(&["--json", "plugins", "verify", library.to_str().unwrap()]);
+    let errors: serde_json::Value = serde_json::from_slice(&verified.stderr).unwrap();
+    assert_eq!(
+        errors["errors"].as_array().unwrap().len(),
+        text.lines().count()
+    );
+    for plugin in ["handlers", "http", "localfile", "nats", "sqlite"] {
+        let library = format!("{}/libconsign_plugin_{plugin}.so", plugins());
+        let verified = consign(&["plugins", "verify", &library]);
+        assert_eq!(
+            verified.status.code(),
+            Some(0),
+            "{}",
+            said(folder.path(), &verified)
+        );
+    }
+}
+
+#[test]
+fn a_lock_holds_the_plugins_that_were_accepted() {
+    let folder = tempfile::tempdir().unwrap();
+    let lock = folder.path().join("plugins.lock");
+    let path = lock.to_str().unwrap();
+    let written = consign(&["plugins", "--plugins", &plugins(), "lock", path]);
+    assert_eq!(
+        written.status.code(),
+        Some(0),
+        "{}",
+        said(folder.path(), &written)
+    );
+    let config = folder.path().join("consign.yaml");
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let text = std::fs::read_to_string(format!("{root}/plugins/http/example.yaml")).unwrap();
+    let text = text.replace("plugins: [./plugins]", &format!("plugins: [{}]", plugins()));
+    std::fs::write(&config, text).unwrap();
+    let check = || consign(&["check", config.to_str().unwrap()]);
+    assert_eq!(
+        check().status.code(),
+        Some(0),
+        "{}",
+        said(folder.path(), &check())
+    );
+    let text = std::fs::read_to_string(&lock).unwrap();
+    let other: String = text
+        .lines()
+        .map(|line| match line.split_once("  libconsign_plugin_http") {
+            Some(_) => format!("{}  libconsign_plugin_http.so\n", "0".repeat(64)),
+            None => format!("{line}\n"),
+        })
+        .collect();
+    std::fs::write(&lock, other).unwrap();
+    let refused = check();
+    assert_eq!(refused.status.code(), Some(2));
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(
+        said.contains("accept this one with `consign plugins lock`"),
+        "{said}"
+    );
+}
+
 /// The YAML examples of a page, in order.
 fn yaml_of(page: &str) -> Vec<String> {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");

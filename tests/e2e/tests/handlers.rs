@@ -9,25 +9,11 @@
 
 mod common;
 
-use common::{assert_ledgers, drained, post, read_table};
+use common::{assert_ledgers, drained, post, read_table, zoo};
 use consign_e2e::{Host, built, free_port};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
-
-/// The loader's zoo: a plugin with a processor and a transform that fail, panic or hang by the body.
-fn zoo(folder: &Path) {
-    let library = built().consign.with_file_name("examples").join("libzoo.so");
-    if !library.exists() {
-        let status = Command::new(env!("CARGO"))
-            .args(["build", "--package", "consign-loader", "--example", "zoo"])
-            .status()
-            .unwrap();
-        assert!(status.success(), "the zoo does not build");
-    }
-    std::fs::copy(library, folder.join("libzoo.so")).unwrap();
-}
 
 /// A table that refuses ids which begin with `bad`.
 fn picky(folder: &Path) -> PathBuf {

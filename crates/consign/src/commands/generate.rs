@@ -1,6 +1,6 @@
 //! The hidden `consign gen`: every generated page, into a folder, for `cargo xtask gen`.
 
-use crate::commands::load_plugins;
+use crate::commands::{load_plugins, reference};
 use crate::output::CliError;
 use consign_promise::proven::ProvenFile;
 use std::collections::BTreeMap;
@@ -32,6 +32,15 @@ pub fn run(folder: &Path, plugins: &[PathBuf], proven: Option<&Path>) -> Result<
             )
         })?;
     write(&folder.join("promises.md"), &table)?;
+    for manifest in &manifests {
+        let page = reference::page(manifest);
+        write(
+            &folder
+                .join("connectors")
+                .join(format!("{}.md", manifest.name)),
+            &page,
+        )?;
+    }
     for (name, page) in consign_ledger::events::pages() {
         write(&folder.join("events").join(name), &page)?;
     }

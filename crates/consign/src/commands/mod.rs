@@ -6,6 +6,7 @@ pub mod explain;
 pub mod generate;
 pub mod plugins;
 pub mod promises;
+mod reference;
 pub mod run;
 pub mod schema;
 pub mod show;

@@ -1,7 +1,9 @@
 //! `consign plugins`: what is there, and what is wrong with a file.
 
-use crate::commands::load_plugins;
+use crate::commands::{load_plugins, reference};
 use crate::output::{CliError, Kind, Output, table};
+use consign_config::Catalog;
+use consign_loader::Lock;
 use consign_manifest::{Manifest, OperationDeclaration};
 use serde::Serialize;
 use serde_json::json;
@@ -18,6 +20,7 @@ struct Row {
     glibc: Option<String>,
     connectors: Vec<String>,
     operations: Vec<String>,
+    functions: Vec<String>,
 }
 
 pub fn list(out: Output, folders: &[PathBuf]) -> Result<(), CliError> {
@@ -39,12 +42,12 @@ pub fn list(out: Output, folders: &[PathBuf]) -> Result<(), CliError> {
                     row.sdk.clone(),
                     row.glibc.clone().unwrap_or_default(),
                     row.digest.chars().take(12).collect(),
-                    row.operations.join(", "),
+                    row.contents(),
                 ]
             })
             .collect();
         table(
-            &["plugin", "version", "sdk", "glibc", "digest", "operations"],
+            &["plugin", "version", "sdk", "glibc", "digest", "contents"],
             &cells,
             "no plugins",
         )
@@ -54,6 +57,21 @@ pub fn list(out: Output, folders: &[PathBuf]) -> Result<(), CliError> {
 pub fn verify(out: Output, file: &Path) -> Result<(), CliError> {
     match consign_loader::verify_file(file) {
         Ok((found, manifest)) => {
+            let mut faults = consign_manifest::lint::faults(&manifest);
+            faults.extend(examples(&manifest));
+            if !faults.is_empty() {
+                let path = file.display();
+                let text = faults
+                    .iter()
+                    .map(|fault| format!("{path}: {fault}"))
+                    .collect::<Vec<_>>()
+                    .join("\n");
+                let values = faults
+                    .iter()
+                    .map(|fault| json!({ "code": "manifest", "path": path.to_string(), "message": fault }))
+                    .collect();
+                return Err(CliError::problems(Kind::Input, text, values));
+            }
             let row = row(&found, &manifest);
             out.show(&row, |row| {
                 format!(
@@ -61,7 +79,7 @@ pub fn verify(out: Output, file: &Path) -> Result<(), CliError> {
                     row.path,
                     row.name,
                     row.version,
-                    row.operations.join(", ")
+                    row.contents()
                 )
             })
         }
@@ -78,6 +96,79 @@ pub fn verify(out: Output, file: &Path) -> Result<(), CliError> {
             Err(CliError::problems(Kind::Input, text, values))
         }
     }
+}
+
+/// Examples that do not check with this plugin alone. What they use of other plugins is passed over.
+fn examples(manifest: &Manifest) -> Vec<String> {
+    let catalog = Catalog::new(vec![manifest.clone()], Vec::new());
+    let foreign = ["unknown_plugin", "unknown_operation"];
+    let mut faults = Vec::new();
+    for connector in manifest.connectors.iter().filter(|c| !c.example.is_empty()) {
+        let file = PathBuf::from(format!("example of {}", connector.name));
+        if let Err(problems) = consign_config::parse(&file, &connector.example, &catalog) {
+            let ours = problems.iter().filter(|p| !foreign.contains(&p.code));
+            faults.extend(ours.map(ToString::to_string));
+        }
+    }
+    faults
+}
+
+/// The reference pages.
+pub fn docs(out: Output, folders: &[PathBuf], name: Option<&str>) -> Result<(), CliError> {
+    let plugins = load_plugins(folders)?;
+    let mut pages: Vec<Page> = plugins
+        .manifests()
+        .iter()
+        .filter(|manifest| name.is_none_or(|name| manifest.name == name))
+        .map(|manifest| Page {
+            plugin: manifest.name.clone(),
+            markdown: reference::page(manifest),
+        })
+        .collect();
+    pages.sort_by(|a, b| a.plugin.cmp(&b.plugin));
+    if let (true, Some(name)) = (pages.is_empty(), name) {
+        let mut known: Vec<String> = plugins.manifests().iter().map(|m| m.name.clone()).collect();
+        known.sort();
+        return Err(CliError::input(format!(
+            "there is no plugin {name}; there are {}",
+            known.join(", ")
+        )));
+    }
+    out.show(&pages, |pages| {
+        let texts: Vec<&str> = pages.iter().map(|page| page.markdown.as_str()).collect();
+        texts.join("\n").trim_end().to_owned()
+    })
+}
+
+#[derive(Debug, Serialize)]
+struct Page {
+    plugin: String,
+    markdown: String,
+}
+
+/// Writes the lock, whole or not at all.
+pub fn lock(out: Output, folders: &[PathBuf], file: &Path) -> Result<(), CliError> {
+    let plugins = load_plugins(folders)?;
+    let files = plugins.files();
+    let fail = |error: std::io::Error| {
+        CliError::failed(format!(
+            "{}: {error}; the lock is as it was",
+            file.display()
+        ))
+    };
+    let mut new = file.as_os_str().to_owned();
+    new.push(".new");
+    std::fs::write(&new, Lock::text(&files)).map_err(fail)?;
+    std::fs::rename(&new, file).map_err(fail)?;
+    let mut names: Vec<String> = files
+        .iter()
+        .filter_map(|file| Some(file.path.file_name()?.to_string_lossy().into_owned()))
+        .collect();
+    names.sort();
+    let locked = json!({ "lock": file.display().to_string(), "plugins": names });
+    out.show(&locked, |_| {
+        format!("{} names {}", file.display(), names.join(", "))
+    })
 }
 
 fn row(file: &consign_loader::PluginFile, manifest: &Manifest) -> Row {
@@ -102,5 +193,17 @@ fn row(file: &consign_loader::PluginFile, manifest: &Manifest) -> Row {
             .iter()
             .flat_map(|c| c.operations.iter().map(operation))
             .collect(),
+        functions: manifest
+            .functions
+            .iter()
+            .map(|f| format!("{} ({})", f.name, reference::kind_word(f.kind)))
+            .collect(),
+    }
+}
+
+impl Row {
+    fn contents(&self) -> String {
+        let all = [self.operations.as_slice(), self.functions.as_slice()].concat();
+        all.join(", ")
     }
 }

@@ -231,3 +231,19 @@ pub fn assert_ledgers(status: &serde_json::Value) {
         );
     }
 }
+
+/// The loader's zoo: a plugin with a processor and a transform that fail, panic or hang by the body.
+pub fn zoo(folder: &std::path::Path) {
+    let library = consign_e2e::built()
+        .consign
+        .with_file_name("examples")
+        .join("libzoo.so");
+    if !library.exists() {
+        let status = std::process::Command::new(env!("CARGO"))
+            .args(["build", "--package", "consign-loader", "--example", "zoo"])
+            .status()
+            .unwrap();
+        assert!(status.success(), "the zoo does not build");
+    }
+    std::fs::copy(library, folder.join("libzoo.so")).unwrap();
+}
