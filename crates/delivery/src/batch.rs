@@ -131,7 +131,9 @@ impl Lane {
                 write.is_sendable() && self.leads_its_key(write.order, number, trial)
             })
         });
-        let fits = u32::try_from(seqs.len()).is_ok_and(|len| len <= room);
+        // Sealed under a larger limit than the lane has now, it goes when nothing else is out.
+        let at_rest = room == self.cfg.in_flight_limit;
+        let fits = at_rest || u32::try_from(seqs.len()).is_ok_and(|len| len <= room);
         match seqs.last().copied() {
             Some(last) if last > self.frontier => Pick::PastFrontier(last),
             Some(_) if all_ready && fits => Pick::Batch { seqs, full: true },

@@ -243,6 +243,13 @@ pub struct LaneConfig {
     pub held_keys: Vec<u64>,
     /// Writes that were in flight at three crashes in a row: they park as `suspected_crash`.
     pub crash_suspects: Vec<u64>,
+    /// Writes that were in flight at the last crash: each goes alone, so that the next one tells
+    /// which of them it was. A sealed batch stays whole.
+    pub crash_alone: Vec<u64>,
+    /// Writes up to this number belong to another target, one the lane had before a restart: those
+    /// that may have been applied there park as `may_have_landed` instead of going to this one.
+    /// 0 for a lane that kept its target.
+    pub moved_below: u64,
 }
 
 impl LaneConfig {
@@ -272,7 +279,25 @@ impl LaneConfig {
             frontier_wall_unix_ms: 0,
             held_keys: Vec::new(),
             crash_suspects: Vec::new(),
+            crash_alone: Vec::new(),
+            moved_below: 0,
         }
+    }
+
+    /// Whether a running lane can take these settings without being removed first: neither where
+    /// it writes to, nor what order, batches and repeats mean to it, may differ.
+    #[must_use]
+    pub fn takes_in_place(&self, new: &Self) -> bool {
+        self.id == new.id
+            && self.connection == new.connection
+            && self.target == new.target
+            && self.direct == new.direct
+            && self.order == new.order
+            && self.after_park == new.after_park
+            && self.batch.kind == new.batch.kind
+            && self.batch.sealed == new.batch.sealed
+            && self.repeat == new.repeat
+            && self.inspected == new.inspected
     }
 
     /// Sets batches of up to `max_writes`, and the in-flight limit that goes with them.

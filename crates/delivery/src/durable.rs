@@ -37,8 +37,14 @@ impl Delivery {
         lane.more = more || lane.news;
         lane.news = false;
         let mut known = Vec::new();
+        let leaving = lane.leaving_until_ms.is_some();
         for fetched in writes {
             lane.cursor = lane.cursor.max(fetched.seq);
+            let maybe =
+                fetched.note.first_maybe_unix_ms != 0 || fetched.maybe_since_unix_ms.is_some();
+            if leaving && !maybe {
+                continue;
+            }
             let order = lane.order_of(fetched.order);
             if lane.cfg.order != Order::None
                 && let Some(first) = lane.held.get_mut(&order)
@@ -64,7 +70,16 @@ impl Delivery {
                 .lanes
                 .get_mut(&id)
                 .is_some_and(|lane| lane.parks_ahead.remove(&fetched.seq));
-            if suspected {
+            let moved = self.lanes.get(&id).is_some_and(|lane| {
+                fetched.seq <= lane.cfg.moved_below
+                    && lane
+                        .writes
+                        .get(&fetched.seq)
+                        .is_some_and(crate::lane::Pending::is_maybe)
+            });
+            if moved {
+                self.park(id, fetched.seq, ParkReason::MayHaveLanded);
+            } else if suspected {
                 self.park(id, fetched.seq, ParkReason::SuspectedCrash);
             } else if by_person {
                 self.park(id, fetched.seq, ParkReason::Operator);
@@ -169,17 +184,13 @@ impl Delivery {
             if let Some(lane) = self.lanes.get_mut(&id) {
                 lane.touched = false;
             }
+            self.sweep_leaving(id);
+            self.end_halt(id);
             self.flush_notes(id);
             self.flush_settlements(id);
             self.flush_fetch(id);
             self.flush_expiry(id);
-            let gone = self.lanes.get(&id).is_some_and(|lane| {
-                lane.removing
-                    && lane.in_flight == 0
-                    && lane.settling.is_empty()
-                    && lane.writes.values().all(|write| write.noting.is_none())
-            });
-            if gone {
+            if self.lanes.get(&id).is_some_and(Lane::is_gone) {
                 self.withdraw_all(id);
                 self.drop_lane(id);
             }

@@ -95,6 +95,8 @@ event_codes! {
     HeldKeysFull = "held_keys_full", Error;
     /// An error handler blocks a write.
     HandlerBlocked = "handler_blocked", Warning;
+    /// A lane went to another target; writes that may have landed at the old one are parked.
+    TargetLeft = "target_left", Warning;
     /// The wall clock went back: windows of maybe-applied writes count as passed.
     ClockWentBack = "clock_went_back", Warning;
 }

@@ -170,6 +170,18 @@ impl Delivery {
         }
     }
 
+    /// The write a lane halted on may have left it by another way: expired, skipped, parked by the
+    /// evidence of another lane.
+    pub(crate) fn end_halt(&mut self, id: LaneId) {
+        let gone = self.lanes.get(&id).is_some_and(|lane| {
+            lane.halted_on
+                .is_some_and(|seq| !lane.writes.contains_key(&seq))
+        });
+        if gone {
+            self.check_halt(id);
+        }
+    }
+
     /// Whether another lane of the target has a write that may be delivered.
     fn others_may_tell(&self, id: LaneId) -> bool {
         let Some(target) = self

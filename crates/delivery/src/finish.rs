@@ -321,9 +321,11 @@ impl Delivery {
             }
         }
         let slot = lane.held.entry(order).or_insert(None);
-        if slot.is_none() {
-            *slot = first;
-        }
+        // A later one may have been skipped at a fetch before this one was let go.
+        *slot = match (*slot, first) {
+            (Some(known), Some(first)) => Some(known.min(first)),
+            (known, first) => known.or(first),
+        };
         lane.refresh_key(order);
         let full = lane.held.len() > MAX_HELD_KEYS && !lane.held_full;
         if full {

@@ -18,14 +18,24 @@ pub enum Input {
         connection: ConnectionId,
     },
     /// A lane, or new settings of one that exists (what is in flight ends under the old ones).
-    /// The connection and target of an existing lane may change only while nothing is in flight:
-    /// remove it first, then add it.
+    /// Settings that [`LaneConfig::takes_in_place`] does not allow are ignored for a lane that
+    /// exists: remove it first, or let it leave its target, then add it.
     AddLane(Box<LaneConfig>),
     /// Stop sending; [`crate::Output::LaneRemoved`] follows once nothing of it is in flight or
-    /// waits for durability.
+    /// waits for durability. What is pending stays in the buffer.
     RemoveLane {
         /// Which.
         lane: LaneId,
+    },
+    /// The lane is to write to another target: what may have been applied is finished at the old
+    /// one, everything else waits for the new one. [`crate::Output::LaneRemoved`] follows once no
+    /// maybe-applied write is left. From `until_ms` on those that are left park as
+    /// `may_have_landed`: the old target may be gone for good. A lane of direct sends is removed.
+    LeaveTarget {
+        /// Which.
+        lane: LaneId,
+        /// Monotonic milliseconds.
+        until_ms: u64,
     },
     /// Writes were committed to the lane.
     Available {

@@ -53,8 +53,6 @@ pub(crate) struct MaybeAge {
 pub(crate) struct Pending {
     /// Order key as it counts here; 0 under strict, unused under none.
     pub(crate) order: u64,
-    /// Order key as given.
-    pub(crate) given_order: u64,
     pub(crate) bytes: u32,
     pub(crate) expires_unix_ms: Option<u64>,
     pub(crate) note: WriteNote,
@@ -164,6 +162,8 @@ pub(crate) struct Lane {
     pub(crate) dirty_notes: BTreeSet<u64>,
     pub(crate) paused: bool,
     pub(crate) removing: bool,
+    /// It goes to another target; until then only what may have been applied here is sent.
+    pub(crate) leaving_until_ms: Option<u64>,
     pub(crate) queued: bool,
     pub(crate) touched: bool,
     /// The inspection says that a repeat is not dropped.
@@ -217,6 +217,7 @@ impl Lane {
             dirty_notes: BTreeSet::new(),
             paused: false,
             removing: false,
+            leaving_until_ms: None,
             queued: false,
             touched: false,
             contradicted: false,
@@ -262,7 +263,6 @@ impl Lane {
         let note = fetched.note;
         let write = Pending {
             order,
-            given_order: fetched.order,
             bytes: fetched.bytes,
             expires_unix_ms: fetched.expires_unix_ms,
             note,
@@ -278,7 +278,9 @@ impl Lane {
             maybe_age: None,
             resent_in: None,
             group: note.sealed,
-            alone: note.has(WriteNote::SPENT) || note.has(WriteNote::SPLIT),
+            alone: note.has(WriteNote::SPENT)
+                || note.has(WriteNote::SPLIT)
+                || self.cfg.crash_alone.contains(&seq),
             since_ms: now_ms,
             age_mark: None,
             last_attempt_unix_ms: 0,

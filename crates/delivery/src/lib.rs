@@ -65,6 +65,7 @@ mod ids;
 mod input;
 mod interruption;
 mod lane;
+mod leave;
 mod machine;
 mod note;
 mod operator;

@@ -34,6 +34,7 @@ pub(crate) enum Timer {
     Tokens(ClassId),
     GiveUp(LaneId, u64),
     Inspect(LaneId),
+    Leave(LaneId),
     Drain,
 }
 
@@ -129,6 +130,7 @@ impl Delivery {
                     self.touch(lane);
                 }
             }
+            Input::LeaveTarget { lane, until_ms } => self.leave_target(lane, until_ms),
             Input::Available { lane } => self.available(lane),
             Input::Fetched { lane, writes, more } => self.fetched(lane, &writes, more),
             Input::Durable { ticket } => self.durable(ticket),
@@ -264,7 +266,7 @@ impl Delivery {
             return;
         };
         if let Some(lane) = self.lanes.get_mut(&id) {
-            if lane.cfg.connection != config.connection || lane.cfg.target != config.target {
+            if lane.leaving_until_ms.is_some() || !lane.cfg.takes_in_place(&config) {
                 return;
             }
             lane.reconfigure(config);
@@ -334,6 +336,7 @@ impl Delivery {
                 Timer::Probe(connection) => self.probe_overdue(connection),
                 Timer::Target(target) => self.target_due(target),
                 Timer::Linger(lane) | Timer::Trial(lane) => self.wake(lane),
+                Timer::Leave(lane) => self.touch(lane),
                 Timer::Expiry(lane) => {
                     self.wake(lane);
                     self.touch(lane);

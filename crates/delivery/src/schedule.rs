@@ -42,8 +42,14 @@ impl Delivery {
             let Some(id) = self.classes.pop(class) else {
                 return false;
             };
-            if let Some(lane) = self.lanes.get_mut(&id) {
-                lane.queued = false;
+            let Some(lane) = self.lanes.get_mut(&id) else {
+                continue;
+            };
+            lane.queued = false;
+            if self.classes.resolve(lane.cfg.class) != class {
+                // A reload gave it another class: it waits for a slot of that one.
+                self.wake(id);
+                continue;
             }
             if self.service(id) {
                 self.wake(id);
@@ -55,6 +61,7 @@ impl Delivery {
     /// Tries to send one request for a lane.
     fn service(&mut self, id: LaneId) -> bool {
         self.expire(id);
+        self.sweep_leaving(id);
         match self.mode(id) {
             Mode::Blocked => false,
             Mode::Canary => self.send_canary(id),

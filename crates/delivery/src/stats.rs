@@ -35,7 +35,7 @@ pub struct LaneStats {
 pub enum LaneState {
     /// A person paused it, or its connection.
     Paused,
-    /// It is being removed, or the host drains.
+    /// It is being removed, leaves its target, or the host drains.
     Draining,
     /// One write fails and no other can tell whether it is the write or the target.
     HaltedOnOneWrite,
@@ -209,7 +209,7 @@ impl Delivery {
         let halted = |gate: GateState| matches!(gate, GateState::Halted | GateState::Denied);
         if lane.paused || connection.paused {
             LaneState::Paused
-        } else if lane.removing || self.draining {
+        } else if lane.removing || lane.leaving_until_ms.is_some() || self.draining {
             LaneState::Draining
         } else if lane.halted_on.is_some() {
             LaneState::HaltedOnOneWrite

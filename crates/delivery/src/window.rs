@@ -1,46 +1,19 @@
-//! The lane's window as a whole: when to read on, and how new settings sort it anew.
+//! The lane's window as a whole: when to read on, and what new settings change.
 
 use crate::config::{BatchKind, LaneConfig, Order};
-use crate::lane::{Lane, MAX_HELD_KEYS, Phase, normalise};
+use crate::lane::{Lane, MAX_HELD_KEYS, normalise};
 
 impl Lane {
-    /// New settings; what is pending is ordered anew.
+    /// New settings that change nothing about what is on its way.
     pub(crate) fn reconfigure(&mut self, mut cfg: LaneConfig) {
         normalise(&mut cfg);
-        let reorder = cfg.order != self.cfg.order;
         for key in &cfg.held_keys {
             self.held.entry(*key).or_insert(None);
         }
+        let keys: Vec<u64> = self.held.keys().copied().collect();
+        keys.into_iter().for_each(|key| self.refresh_key(key));
         self.removing = false;
         self.cfg = cfg;
-        if reorder {
-            self.rekey();
-        }
-    }
-
-    /// Sorts what is pending into order keys anew.
-    fn rekey(&mut self) {
-        self.keys.clear();
-        self.ready.clear();
-        let seqs: Vec<u64> = self.writes.keys().copied().collect();
-        for seq in &seqs {
-            let given = self.writes.get(seq).map_or(0, |write| write.given_order);
-            let order = self.order_of(given);
-            let Some(write) = self.writes.get_mut(seq) else {
-                continue;
-            };
-            write.order = order;
-            if self.cfg.order != Order::None {
-                let key = self.keys.entry(order).or_default();
-                key.seqs.push_back(*seq);
-                if matches!(write.phase, Phase::InFlight(_)) {
-                    key.busy = key.busy.saturating_add(1);
-                }
-            }
-        }
-        for seq in seqs {
-            self.refresh(seq);
-        }
     }
 
     /// Whether a batch may hold several writes of one order key.
@@ -53,7 +26,12 @@ impl Lane {
         if self.fetching || !self.more || self.removing || self.is_volatile() {
             return None;
         }
-        if self.held.len() > MAX_HELD_KEYS || self.is_held_whole() {
+        if self.leaving_until_ms.is_some() {
+            // Nothing past the frontier was ever sent; below it, a held key hides nothing.
+            if self.cursor >= self.frontier {
+                return None;
+            }
+        } else if self.held.len() > MAX_HELD_KEYS || self.is_held_whole() {
             return None;
         }
         let held = u32::try_from(self.writes.len()).unwrap_or(u32::MAX);

@@ -141,6 +141,7 @@ fn code_of(code: EventCode) -> Option<Code> {
         EventCode::HeldKeysFull => Code::HeldKeysFull,
         EventCode::ClockWentBack => Code::ClockWentBack,
         EventCode::BatchSplit => Code::BatchSplit,
+        EventCode::TargetLeft => Code::MayHaveLanded,
         EventCode::PromiseContradicted => return None,
     })
 }

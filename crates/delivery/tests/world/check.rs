@@ -1,11 +1,22 @@
 //! The invariants, as an observer outside the machine sees them. It counts interruptions itself.
 
 use super::World;
-use super::dest::Fault;
 use consign_delivery::{
     ConnectionId, DirectResult, EventCode, GateState, LaneId, LaneState, OnAmbiguous, Order,
     Outcome, ParkReason, Reaction, Repeat, Send, SettleResult,
 };
+
+const ALL_RESULTS: [SettleResult; 9] = [
+    SettleResult::Delivered,
+    SettleResult::DeliveredAsRepeat,
+    SettleResult::SentUnconfirmed,
+    SettleResult::Parked,
+    SettleResult::Skipped,
+    SettleResult::Diverted,
+    SettleResult::Purged,
+    SettleResult::Expired,
+    SettleResult::ConfirmedByOperator,
+];
 
 impl World {
     pub fn order_of(&self, lane: u32, seq: u64) -> u64 {
@@ -20,23 +31,6 @@ impl World {
         self.d
             .connection_stats(ConnectionId(connection))
             .map_or(GateState::Closed, |stats| stats.gate)
-    }
-
-    pub fn count_hit(&mut self, fault: Fault, connection: u32) {
-        let stats = self.d.connection_stats(ConnectionId(connection));
-        let gate = stats.as_ref().map_or("none", |stats| stats.gate.name());
-        let target = stats
-            .as_ref()
-            .and_then(|stats| stats.targets.iter().map(|(_, gate)| *gate).max())
-            .map_or("none", GateState::name);
-        *self
-            .hits
-            .entry((format!("{fault:?}"), format!("gate {gate}")))
-            .or_default() += 1;
-        *self
-            .hits
-            .entry((format!("{fault:?}"), format!("target {target}")))
-            .or_default() += 1;
     }
 
     /// Whether a request that leaves now goes through a gate that is not open.
@@ -69,6 +63,9 @@ impl World {
                 self.trials.insert((lane, *seq));
             }
         }
+        for seq in seqs {
+            self.check_place((lane, *seq), send.connection.0, &spec.cfg.target, direct);
+        }
         let mut busy = 0;
         for live in self
             .live
@@ -95,7 +92,9 @@ impl World {
                 _ => None,
             })
             .sum();
-        if busy + unsettled + seqs.len() > spec.cfg.in_flight_limit as usize && !direct {
+        // One sealed under a larger limit goes alone.
+        let alone = send.sealed != 0 && busy + unsettled == 0;
+        if busy + unsettled + seqs.len() > spec.cfg.in_flight_limit as usize && !direct && !alone {
             self.violate(format!("lane {lane} is over its in-flight limit"));
         }
         if send.sealed != 0 {
@@ -179,12 +178,12 @@ impl World {
     }
 
     /// The first effect of a write must not overtake an earlier one of its order key.
-    pub fn check_order(&mut self, lane: u32, seq: u64, fenced: bool) {
+    pub fn check_order(&mut self, lane: u32, seq: u64, fenced: bool, sent_under: Order) {
         if fenced || self.effects.copies_of(lane, seq) > 0 {
             return;
         }
         let cfg = self.lanes[&lane].cfg.clone();
-        if cfg.order == Order::None {
+        if cfg.order == Order::None || sent_under != cfg.order {
             return;
         }
         let key = self.order_of(lane, seq);
@@ -301,6 +300,62 @@ impl World {
         }
     }
 
+    /// What the machine counts is what it handed out, and nothing stays in a state for ever.
+    pub fn check_ledgers(&mut self) {
+        let lanes: Vec<u32> = self.lanes.keys().copied().collect();
+        for lane in lanes {
+            let Some(stats) = self.d.lane_stats(LaneId(lane)) else {
+                self.violate(format!("lane {lane} is gone"));
+                continue;
+            };
+            if self.lanes[&lane].cfg.direct.is_some() {
+                continue;
+            }
+            for code in ALL_RESULTS {
+                let handed = self.handed_out.get(&(lane, code)).copied().unwrap_or(0);
+                let counted = stats.counts.of(code);
+                if handed != counted {
+                    self.violate(format!(
+                        "lane {lane} counts {counted} {} and handed out {handed}",
+                        code.name()
+                    ));
+                }
+            }
+            // A gate with nothing to try stays as it is: the next write is its canary.
+            let gate = [
+                LaneState::GateClosed,
+                LaneState::TargetClosed,
+                LaneState::Throttled,
+            ];
+            let rests = stats.state == LaneState::Idle
+                || gate.contains(&stats.state)
+                || (stats.state == LaneState::Waiting && stats.held_keys > 0);
+            if self.buffer.lanes[&lane].pending.is_empty() && !rests {
+                self.violate(format!(
+                    "lane {lane} has nothing to do and says {}",
+                    stats.state.name()
+                ));
+            }
+        }
+    }
+
+    /// What may have landed at one target is not sent to another.
+    fn check_place(&mut self, id: (u32, u64), connection: u32, target: &str, direct: bool) {
+        let place = (connection, target.to_owned());
+        let before = self.reloads.sent_to.insert(id, place.clone());
+        let struck = self.interruptions.contains_key(&id);
+        if let Some(before) = before
+            && before != place
+            && struck
+            && !direct
+            && !self.pardoned.contains_key(&id)
+        {
+            self.violate(format!(
+                "{id:?} may have landed at {before:?} and was sent to {place:?}"
+            ));
+        }
+    }
+
     fn check_copies(&mut self, spec: &super::LaneSpec, id: (u32, u64), copies: u32) {
         let struck = self.interruptions.get(&id).map_or(0, |set| set.len()) as u32;
         let pardoned = self.pardoned.get(&id).copied().unwrap_or(0);
@@ -323,10 +378,11 @@ impl World {
 
     fn check_park(&mut self, spec: &super::LaneSpec, lane: u32, seq: u64) {
         let poison = spec.poison.get(&seq).copied();
-        let batched = spec.manners.atomic && !spec.poison.is_empty() && spec.cfg.batch.sealed;
+        let batched = !spec.poison.is_empty() && self.reloads.ever_sealed.contains(&lane);
         let reason = self.parked.get(&(lane, seq)).cloned();
         match reason {
             Some(ParkReason::MayHaveLanded | ParkReason::WindowPassed | ParkReason::Operator) => {}
+            Some(ParkReason::SuspectedCrash) if self.suspects.contains(&(lane, seq)) => {}
             _ if poison.is_some() || batched || self.browned.contains(&(lane, seq)) => {}
             other => self.violate(format!("{lane}/{seq} parked ({other:?}) and is no poison")),
         }

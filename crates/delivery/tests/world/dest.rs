@@ -82,6 +82,8 @@ pub enum Poison {
     BadGateway,
     Denied,
     Silent,
+    /// The plugin makes the process crash on it.
+    Abort,
 }
 
 /// How a lane's destination takes writes.
@@ -111,22 +113,31 @@ pub struct Plan {
 pub struct Effects {
     /// Times each write took effect.
     pub copies: BTreeMap<(u32, u64), u32>,
-    first_ms: BTreeMap<(u32, u64), u64>,
+    first_ms: BTreeMap<(u32, String, u32, u64), u64>,
     /// Effects that came outside the window.
     pub outside_window: BTreeSet<(u32, u64)>,
 }
 
 impl Effects {
     /// Carries out one write; `true` if the destination knew it and dropped it.
-    pub fn apply(&mut self, lane: u32, seq: u64, dedup_ms: Option<u64>, now: u64) -> bool {
+    pub fn apply(
+        &mut self,
+        place: &(u32, String),
+        lane: u32,
+        seq: u64,
+        dedup_ms: Option<u64>,
+        now: u64,
+    ) -> bool {
         let id = (lane, seq);
-        if let (Some(window), Some(first)) = (dedup_ms, self.first_ms.get(&id).copied()) {
+        // One target knows nothing of what another one took.
+        let at_place = (place.0, place.1.clone(), lane, seq);
+        if let (Some(window), Some(first)) = (dedup_ms, self.first_ms.get(&at_place).copied()) {
             if now.saturating_sub(first) < window {
                 return true;
             }
             self.outside_window.insert(id);
         }
-        self.first_ms.insert(id, now);
+        self.first_ms.insert(at_place, now);
         *self.copies.entry(id).or_default() += 1;
         false
     }
@@ -272,7 +283,7 @@ fn sound(
         Poison::ServerError => Outcome::failed_maybe(detail("500")),
         Poison::BadGateway => Outcome::target_failed(detail("502")),
         Poison::Denied => Outcome::denied(detail("403")),
-        Poison::Silent => Outcome::unknown(detail("reset")),
+        Poison::Silent | Poison::Abort => Outcome::unknown(detail("reset")),
     };
     let first = seqs.iter().find_map(|seq| poison(*seq));
     for seq in seqs {
@@ -286,9 +297,9 @@ fn sound(
                 apply.push(*seq);
                 outcomes.push(Outcome::delivered());
             }
-            Some(Poison::Silent) => {
+            Some(bad @ (Poison::Silent | Poison::Abort)) => {
                 silent = true;
-                outcomes.push(says(Poison::Silent));
+                outcomes.push(says(bad));
             }
             Some(bad) => outcomes.push(says(bad)),
         }

@@ -59,10 +59,13 @@ impl World {
                 ticket,
                 ..
             } => {
-                let writes = writes
+                let writes: Vec<_> = writes
                     .iter()
                     .map(|settled| (settled.seq, settled.result))
                     .collect();
+                for (_, result) in &writes {
+                    *self.handed_out.entry((lane.0, *result)).or_default() += 1;
+                }
                 self.enqueue(
                     ticket,
                     Op::Settle {
@@ -79,6 +82,10 @@ impl World {
                 ..
             } => {
                 self.parked.insert((lane.0, seq), reason);
+                *self
+                    .handed_out
+                    .entry((lane.0, SettleResult::Parked))
+                    .or_default() += 1;
                 let writes = vec![(seq, SettleResult::Parked)];
                 self.enqueue(
                     ticket,
@@ -91,6 +98,10 @@ impl World {
             Output::Divert {
                 lane, seq, ticket, ..
             } => {
+                *self
+                    .handed_out
+                    .entry((lane.0, SettleResult::Diverted))
+                    .or_default() += 1;
                 let writes = vec![(seq, SettleResult::Diverted)];
                 self.enqueue(
                     ticket,
@@ -135,8 +146,7 @@ impl World {
                 }
             }
             Output::LaneRemoved { lane } => {
-                // A reload takes the lane out and puts it back with its backlog.
-                self.put_back(lane.0);
+                self.lane_removed(lane.0);
             }
             Output::Drained { unfinished } => self.drained = Some(unfinished),
         }
@@ -147,7 +157,7 @@ impl World {
         let seqs: Vec<u64> = send.items.iter().map(|item| item.seq).collect();
         self.check_send(&send, &seqs);
         let spec = &self.lanes[&lane];
-        let target = spec.cfg.target.clone();
+        let (target, order) = (spec.cfg.target.clone(), spec.cfg.order);
         let (manners, poison) = (spec.manners, spec.poison.clone());
         let faults = self.faults_of(send.connection.0, &target);
         let plan = dest::plan(
@@ -168,6 +178,15 @@ impl World {
         if let Some((at, _)) = plan.reply {
             self.later(at, Ev::Reply(send.request));
         }
+        if let Some(seq) = seqs
+            .iter()
+            .copied()
+            .find(|seq| poison.get(seq) == Some(&dest::Poison::Abort))
+        {
+            // The plugin dies on it as soon as it looks at the batch.
+            let at = self.now + self.rng.between(0, 3);
+            self.later(at, Ev::Abort(lane, seq));
+        }
         self.sends.push((self.now, lane, seqs.clone()));
         self.live.insert(
             send.request,
@@ -180,6 +199,7 @@ impl World {
                 applied: false,
                 fenced: false,
                 canary,
+                order,
             },
         );
     }
@@ -193,10 +213,11 @@ impl World {
         }
         live.applied = true;
         let (lane, seqs, fenced) = (live.lane, live.plan.apply.clone(), live.fenced);
+        let (order, place) = (live.order, (live.connection, live.target.clone()));
         let dedup = self.lanes[&lane].manners.dedup_ms;
         for seq in seqs {
-            self.check_order(lane, seq, fenced);
-            let repeat = self.effects.apply(lane, seq, dedup, self.now);
+            self.check_order(lane, seq, fenced, order);
+            let repeat = self.effects.apply(&place, lane, seq, dedup, self.now);
             self.say(|| {
                 format!(
                     "   * {lane}/{seq} takes effect{}",
@@ -214,7 +235,10 @@ impl World {
         let outcomes = live.plan.reply.clone().map(|(_, o)| o).unwrap_or_default();
         if !live.fenced {
             self.count_answer(&live, &outcomes);
-        } else if outcomes.iter().any(|o| o.applied == Applied::YES) {
+        } else {
+            self.count_place("LateAnswer", live.connection, Some(live.lane));
+        }
+        if live.fenced && outcomes.iter().any(|o| o.applied == Applied::YES) {
             self.target_delivered(&live);
         }
         self.input(Input::Answered {
@@ -279,6 +303,16 @@ impl World {
             Some(None) => {}
             other => self.violate(format!("direct {lane}/{seq} answered twice: {other:?}")),
         }
+        if matches!(result, DirectResult::Withdrawn { .. })
+            && self.reloads.awaits.contains_key(&lane)
+        {
+            // A reload gave it back; its source hands it over again to the lane's next form.
+            if self.direct_sent.contains_key(&id) {
+                let exit = (u32::MAX - 1, 1_000_000 + self.reloads.done);
+                self.interruptions.entry(id).or_default().insert(exit);
+            }
+            return;
+        }
         let accepted = matches!(result, DirectResult::Delivered { .. });
         if accepted && self.effects.copies_of(lane, seq) == 0 {
             self.violate(format!("direct {lane}/{seq} accepted and not there"));
@@ -309,9 +343,10 @@ impl World {
             struck.extend(live.seqs.iter().map(|seq| (live.lane, *seq)));
             if !live.applied && self.rng.chance(50) {
                 let dedup = self.lanes[&live.lane].manners.dedup_ms;
+                let place = (live.connection, live.target.clone());
                 for seq in &live.plan.apply {
-                    self.check_order(live.lane, *seq, live.fenced);
-                    self.effects.apply(live.lane, *seq, dedup, self.now);
+                    self.check_order(live.lane, *seq, live.fenced, live.order);
+                    self.effects.apply(&place, live.lane, *seq, dedup, self.now);
                     self.say(|| format!("   * {}/{seq} takes effect", live.lane));
                 }
             }
@@ -343,9 +378,13 @@ impl World {
         for cfg in self.connections.clone() {
             self.input(Input::AddConnection(cfg));
         }
+        self.reloads.awaits.clear();
         let ids: Vec<u32> = self.lanes.keys().copied().collect();
         for id in ids {
-            self.put_back(id);
+            self.take_up_configured(id);
+            if !self.reloads.absent.contains(&id) {
+                self.put_back(id);
+            }
         }
     }
 
@@ -361,6 +400,22 @@ impl World {
         cfg.frontier = stored.frontier();
         cfg.frontier_wall_unix_ms = stored.frontiers.iter().map(|(_, w)| *w).max().unwrap_or(0);
         cfg.held_keys = self.held_keys(id);
+        cfg.moved_below = self.reloads.moved_below.get(&id).copied().unwrap_or(0);
+        cfg.crash_suspects = self
+            .suspects
+            .iter()
+            .filter(|(lane, _)| *lane == id)
+            .map(|(_, seq)| *seq)
+            .collect();
+        cfg.crash_alone = self
+            .aborts
+            .last()
+            .into_iter()
+            .flatten()
+            .filter(|(lane, _)| *lane == id)
+            .map(|(_, seq)| *seq)
+            .collect();
+        self.handed_out.retain(|(lane, _), _| *lane != id);
         let direct = cfg.direct.is_some();
         self.input(Input::AddLane(Box::new(cfg)));
         if direct {

@@ -11,17 +11,22 @@
 
 pub mod check;
 pub mod dest;
+pub mod extra;
+pub mod hits;
 pub mod host;
 pub mod model;
+pub mod reload;
 pub mod rng;
 pub mod scenario;
 
 use consign_delivery::{
     Act, ConnectionConfig, ConnectionId, Decision, Delivery, DirectResult, EventCode, HostLimits,
-    Input, LaneConfig, LaneId, Output, ParkReason, RequestId, Ticket,
+    Input, LaneConfig, LaneId, Order, Output, ParkReason, RequestId, Ticket,
 };
 use dest::{Effects, Fault, Manners, Plan, Poison};
+use hits::{Ambush, Hits};
 use model::ModelBuffer;
+use reload::{Reconfigure, Reloads};
 use rng::SimRng;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -47,6 +52,8 @@ pub struct Live {
     pub applied: bool,
     pub fenced: bool,
     pub canary: bool,
+    /// The lane's order when it was sent: a reload may change it meanwhile.
+    pub order: Order,
 }
 
 /// What happens at a moment.
@@ -78,7 +85,12 @@ pub enum Ev {
     Restart,
     Jump(i64),
     Inspected(LaneId),
+    /// The lane is taken out and put back as it was.
     Reload(u32),
+    /// The host crashes by a signal of its own making, with this write on its way.
+    Abort(u32, u64),
+    /// New settings of a lane or connection.
+    Reconfigure(Reconfigure),
     Operator(Act),
 }
 
@@ -124,7 +136,15 @@ pub struct World {
     /// Direct sends that were on their way, and since when.
     pub direct_sent: BTreeMap<(u32, u64), u64>,
     pub sends: Vec<(u64, u32, Vec<u64>)>,
-    pub hits: BTreeMap<(String, String), u64>,
+    pub hits: Hits,
+    /// Happenings that wait for a gate or lane to be in a certain state.
+    pub ambushes: Vec<Ambush>,
+    pub reloads: Reloads,
+    /// The writes in flight at the last exits by a signal.
+    pub aborts: Vec<BTreeSet<(u32, u64)>>,
+    pub suspects: BTreeSet<(u32, u64)>,
+    /// Settlements handed out since a lane was last added, by lane and result.
+    pub handed_out: BTreeMap<(u32, consign_delivery::SettleResult), u64>,
     pub crashes: u64,
     /// Writes that met a destination that fails some requests and answers others.
     pub browned: BTreeSet<(u32, u64)>,
@@ -171,7 +191,12 @@ impl World {
             direct: BTreeMap::new(),
             direct_sent: BTreeMap::new(),
             sends: Vec::new(),
-            hits: BTreeMap::new(),
+            hits: Hits::default(),
+            ambushes: Vec::new(),
+            reloads: Reloads::default(),
+            aborts: Vec::new(),
+            suspects: BTreeSet::new(),
+            handed_out: BTreeMap::new(),
             crashes: 0,
             browned: BTreeSet::new(),
             orders: BTreeMap::new(),
@@ -267,6 +292,7 @@ impl World {
             }
             None => self.input(Input::Tick),
         }
+        self.spring_ambushes();
         true
     }
 
@@ -274,7 +300,8 @@ impl World {
         while self.step(until) {}
     }
 
-    fn happen(&mut self, ev: Ev) {
+    pub fn happen(&mut self, ev: Ev) {
+        self.count_event(&ev);
         match ev {
             Ev::Apply(id) => self.apply(id),
             Ev::Reply(id) => self.reply(id),
@@ -317,7 +344,6 @@ impl World {
             }
             Ev::Accept { lane, count } => self.accept(lane, count),
             Ev::Begin(fault, connection, target) => {
-                self.count_hit(fault, connection);
                 self.faults
                     .entry((connection, target))
                     .or_default()
@@ -345,7 +371,13 @@ impl World {
                     _ => {}
                 }
             }
-            Ev::Reload(lane) => self.input(Input::RemoveLane { lane: LaneId(lane) }),
+            Ev::Reload(lane) => {
+                if self.is_settled_in(lane) {
+                    self.input(Input::RemoveLane { lane: LaneId(lane) });
+                }
+            }
+            Ev::Abort(lane, seq) => self.abort(lane, seq),
+            Ev::Reconfigure(what) => self.reconfigure(what),
             Ev::Inspected(lane) => self.input(Input::Inspected {
                 lane,
                 verdict: consign_delivery::Verdict::Verified,
@@ -358,6 +390,9 @@ impl World {
 
     /// Commits writes to a lane, or hands direct sends to it.
     pub fn accept(&mut self, lane: u32, count: u32) {
+        if self.reloads.absent.contains(&lane) {
+            return;
+        }
         let spec = &self.lanes[&lane];
         let (direct, keys) = (spec.cfg.direct.is_some(), 5);
         let expires = (!direct && spec.cfg.id.0 % 7 == 6).then(|| self.wall() + 1_800_000);

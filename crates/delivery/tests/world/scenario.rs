@@ -1,8 +1,9 @@
 //! One random run: lanes, traffic, faults, crashes; then everything is mended and must end.
 
 use super::dest::{Fault, Manners, Poison};
+use super::reload::Reconfigure;
 use super::rng::SimRng;
-use super::{Ev, LaneSpec, World};
+use super::{Ev, LaneSpec, World, extra};
 use consign_delivery::{
     Act, AfterPark, Backoff, BatchConfig, BatchKind, Bug, ClassConfig, ClassId, ConnectionConfig,
     ConnectionId, DirectMode, HostLimits, Input, LaneConfig, LaneId, OnAmbiguous, OnWindowPassed,
@@ -11,10 +12,30 @@ use consign_delivery::{
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Virtual time in which things go wrong.
-const TROUBLE_MS: u64 = 2 * 3_600_000;
+pub const TROUBLE_MS: u64 = 2 * 3_600_000;
+
+/// What a run is made of. Seeds mean something together with their mix only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mix {
+    /// Outages, poison, crashes, clock jumps.
+    Plain,
+    /// Those, and reloads of every kind, exits by a signal, and happenings that wait for rare states.
+    Full,
+}
 
 /// Runs one seed to its end and checks everything.
-pub fn run(seed: u64, bug: Option<Bug>, trace: bool) -> World {
+pub fn run(seed: u64, mix: Mix, bug: Option<Bug>, trace: bool) -> World {
+    run_with(seed, mix, bug, trace, |_| {})
+}
+
+/// As [`run`]; `more` schedules what is wanted besides.
+pub fn run_with(
+    seed: u64,
+    mix: Mix,
+    bug: Option<Bug>,
+    trace: bool,
+    more: impl FnOnce(&mut World),
+) -> World {
     let mut rng = SimRng(seed);
     let limits = HostLimits {
         max_in_flight: rng.pick(&[4, 8, 256]),
@@ -35,9 +56,16 @@ pub fn run(seed: u64, bug: Option<Bug>, trace: bool) -> World {
     traffic(&mut world, &mut rng);
     faults(&mut world, &mut rng);
     disturbances(&mut world, &mut rng);
+    if mix == Mix::Full {
+        extra::reloads(&mut world, &mut rng);
+        extra::aborts(&mut world, &mut rng);
+        extra::ambushes(&mut world, &mut rng);
+    }
+    more(&mut world);
     world.run_until(TROUBLE_MS + 1);
     settle_down(&mut world);
     world.check_end();
+    world.check_ledgers();
     world.check_direct();
     world
 }
@@ -57,11 +85,13 @@ fn build(world: &mut World, rng: &mut SimRng) {
     for id in 0..rng.between(1, 4) as u32 {
         let connection = rng.below(u64::from(connections)) as u32;
         let target = rng.pick(&["a", "b"]);
-        world.add_lane(lane(rng, id, connection, target));
+        let spec = lane(rng, id, connection, target);
+        world.note_sealed(&spec);
+        world.add_lane(spec);
     }
 }
 
-fn lane(rng: &mut SimRng, id: u32, connection: u32, target: &str) -> LaneSpec {
+pub fn lane(rng: &mut SimRng, id: u32, connection: u32, target: &str) -> LaneSpec {
     let mut cfg = LaneConfig::new(LaneId(id), ConnectionId(connection), target);
     cfg.class = ClassId(rng.below(2) as u32);
     cfg.order = rng.pick(&[Order::Strict, Order::ByKey, Order::None]);
@@ -201,6 +231,14 @@ fn disturbances(world: &mut World, rng: &mut SimRng) {
 /// Everything is mended. What cannot end by itself must say so, and ends once a person acts.
 fn settle_down(world: &mut World) {
     world.faults.clear();
+    world.ambushes.clear();
+    let absent: Vec<u32> = world.reloads.absent.iter().copied().collect();
+    for lane in absent {
+        world.happen(Ev::Reconfigure(Reconfigure::Return(lane)));
+    }
+    for lane in world.lanes.keys().copied().collect::<Vec<u32>>() {
+        world.input(Input::Operator(Act::Resume(LaneId(lane))));
+    }
     let halted = |world: &World| {
         world
             .connections
