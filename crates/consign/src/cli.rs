@@ -1,5 +1,6 @@
 //! The command line: what can be typed, and nothing else.
 
+use crate::commands::new::PluginTemplate;
 use clap::{Args, Parser, Subcommand, ValueHint};
 use std::path::PathBuf;
 
@@ -61,6 +62,11 @@ pub enum Command {
     },
     /// What plugins there are and what they contain.
     Plugins(PluginsArgs),
+    /// Start something new.
+    New {
+        #[command(subcommand)]
+        what: New,
+    },
     /// What each operation of the plugins promises.
     Promises {
         /// Folders of plugins; default: `./plugins`, then the folder beside the program.
@@ -169,6 +175,25 @@ pub enum PluginsCommand {
         /// The lock.
         #[arg(default_value = "plugins.lock", value_hint = ValueHint::FilePath)]
         file: PathBuf,
+    },
+}
+
+/// `consign new …`.
+#[derive(Debug, Subcommand)]
+pub enum New {
+    /// A plugin project that builds and is tested, in a folder of its name.
+    Plugin {
+        /// Its name, `snake_case`.
+        name: String,
+        /// What it is.
+        #[arg(long, value_enum, default_value = "sink")]
+        kind: PluginTemplate,
+        /// The folder to make it in.
+        #[arg(long, default_value = ".", value_hint = ValueHint::DirPath)]
+        into: PathBuf,
+        /// Take the SDK from this folder (a checkout's `sdk`, or unpacked packages) instead of a registry.
+        #[arg(long, value_hint = ValueHint::DirPath)]
+        sdk: Option<PathBuf>,
     },
 }
 

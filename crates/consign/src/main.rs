@@ -7,7 +7,7 @@ mod output;
 mod problems;
 
 use clap::Parser as _;
-use cli::{Cli, Command, PluginsCommand, Show};
+use cli::{Cli, Command, New, PluginsCommand, Show};
 use output::{CliError, Output};
 use std::process::ExitCode;
 
@@ -55,6 +55,15 @@ fn run(cli: Cli) -> Result<(), CliError> {
                 commands::plugins::lock(out, &args.folders, &file)
             }
         },
+        Command::New {
+            what:
+                New::Plugin {
+                    name,
+                    kind,
+                    into,
+                    sdk,
+                },
+        } => commands::new::plugin(out, &name, kind, &into, sdk.as_deref()),
         Command::Promises { folders, markdown } => commands::promises::run(out, &folders, markdown),
         Command::Schema { folders } => commands::schema::run(&folders),
         Command::Show {

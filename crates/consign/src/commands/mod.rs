@@ -4,6 +4,7 @@ pub mod check;
 pub mod events;
 pub mod explain;
 pub mod generate;
+pub mod new;
 pub mod plugins;
 pub mod promises;
 mod reference;
