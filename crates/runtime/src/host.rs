@@ -10,6 +10,7 @@ use crate::events::Events;
 use crate::park::Parker;
 use crate::plan::Plan;
 use crate::plugs::Plugs;
+use crate::recovered::{report_lost_ledger, report_recovery};
 use crate::settings;
 use crate::steps::Steps;
 use crate::wire::wire;
@@ -132,8 +133,10 @@ impl Host {
         .await
         .map_err(|error| fail(error.to_string()))?;
         let path = dir.join("ledger.db");
-        let ledger = tokio::task::spawn_blocking(move || {
-            Ledger::open(&path, consign_ledger::Options::default())
+        let ledger_path = path.clone();
+        let (had_ledger, ledger) = tokio::task::spawn_blocking(move || {
+            let had = path.exists();
+            Ledger::open(&path, consign_ledger::Options::default()).map(|ledger| (had, ledger))
         })
         .await
         .map_err(|error| fail(error.to_string()))?
@@ -146,6 +149,9 @@ impl Host {
         let plan = Arc::new(plan);
         let wired = wire(&plan, &buffer, &events)?;
         report_recovery(&events, &recovery, &buffer);
+        if !had_ledger {
+            report_lost_ledger(&events, &ledger_path, &buffer);
+        }
 
         let mut seed = [0_u8; 8];
         rand::fill(&mut seed);
@@ -457,53 +463,6 @@ fn watch_lane(buffer: &Buffer, engine: &Engine, lane: LaneId) -> Option<JoinHand
             engine.input(Input::Available { lane });
         }
     }))
-}
-
-fn report_recovery(events: &Events, recovery: &Recovery, buffer: &Buffer) {
-    let at = clock::wall_unix_ms_i64();
-    if recovery.unclean_exit {
-        let lanes = buffer.lanes();
-        let maybe = maybe_in_flight(lanes.iter().map(|(_, lane)| lane));
-        let pending: u64 = lanes.iter().map(|(_, lane)| lane.pending).sum();
-        events.emit(
-            Event::new(Code::UncleanExit, at)
-                .field("pending", pending)
-                .field("maybe_in_flight", maybe)
-                .field("replayed_records", recovery.replayed_records)
-                .message(format!(
-                    "the last run did not stop cleanly: {pending} writes are pending, up to {maybe} of them may have been on their way"
-                )),
-        );
-    }
-    if recovery.torn_bytes > 0 {
-        events.emit(Event::new(Code::BufferTailCut, at).field("bytes", recovery.torn_bytes));
-    }
-    if !recovery.lost.is_empty() {
-        let lost = &recovery.lost;
-        events.emit(
-            Event::new(Code::BufferCorruption, at)
-                .field("records", lost.records)
-                .field("writes", lost.writes)
-                .field("quarantined_bytes", lost.quarantined_bytes)
-                .message(format!(
-                    "the buffer was damaged: {} writes are lost. {}",
-                    lost.writes,
-                    lost.notes.join("; ")
-                )),
-        );
-    }
-}
-
-/// Writes below their lane's send frontier that are not settled: after an unclean exit they may have landed.
-pub fn maybe_in_flight<'a>(lanes: impl IntoIterator<Item = &'a consign_buffer::LaneStats>) -> u64 {
-    lanes
-        .into_iter()
-        .map(|lane| {
-            lane.frontier
-                .saturating_sub(lane.settled_through)
-                .min(lane.pending)
-        })
-        .sum()
 }
 
 fn make_private(dir: &Path) -> std::io::Result<()> {

@@ -22,6 +22,7 @@ mod park;
 pub mod plan;
 mod plugs;
 mod promises;
+mod recovered;
 mod settings;
 mod staging;
 mod steps;

@@ -344,7 +344,7 @@ fn recovery(host: &Host) -> RecoveryStatus {
         unclean_exit: recovery.unclean_exit,
         pending: recovery.lanes.iter().map(|lane| lane.pending).sum(),
         maybe_in_flight: if recovery.unclean_exit {
-            crate::host::maybe_in_flight(&recovery.lanes)
+            crate::recovered::maybe_in_flight(&recovery.lanes)
         } else {
             0
         },

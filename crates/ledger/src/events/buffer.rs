@@ -14,8 +14,8 @@ pub(super) static ENTRIES: &[Entry] = &[
         BufferCorruption, Error, "A part of the buffer cannot be read",
         "The damaged part was put aside (`quarantine/`), everything that checks was kept, and the host started. `lost` counts the records that are missing.",
         "A broken disk, or a file that was changed by something else.",
-        "Keep the quarantined file. The message names it and what is missing; records that were settled already are no loss. Replace the disk.",
-        ["file": "the file", "lost": "records that are missing", "salvaged": "records that were kept"]
+        "Keep the quarantined file. The message names it and what is missing; records that were settled already are no loss. Replace the disk. Where a file of the log was removed or cut short, put it back from a copy only into a stopped host's folder of the same state.",
+        ["records": "log records that are missing", "writes": "writes that are missing", "files": "files that are missing or cut short", "quarantined_bytes": "bytes put aside"]
     ),
     entry!(
         BufferTailCut, Info, "The end of the log was cut",
@@ -65,6 +65,13 @@ pub(super) static ENTRIES: &[Entry] = &[
         "The disk is full, or the ledger reached its own limit, and the reserve is spent.",
         "Make room on the disk of `data_dir`. Parking goes on by itself.",
         ["path": "the file"]
+    ),
+    entry!(
+        LedgerLost, Error, "The ledger was gone and was made anew",
+        "The buffer counts writes that were parked, and `ledger.db`, where they were put, was not in `data_dir`. A new one was made. The failed messages and the event log of before are not in it. Pending writes are in the buffer and are not touched.",
+        "`ledger.db` was removed, or `data_dir` was restored or copied without it.",
+        "Stop the host, put the old `ledger.db` back (with `ledger.db-wal` if there is one) and start again; the new one can be kept under another name. Without a copy those failed messages are lost; `parked` says how many were ever parked.",
+        ["path": "the file", "parked": "writes parked since the lanes exist, sent again or skipped ones included"]
     ),
     entry!(
         ReserveReleased, Error, "The ledger uses its reserve",

@@ -104,6 +104,7 @@ codes! {
     DiskLow = "disk_low",
     DiskFull = "disk_full",
     LedgerFull = "ledger_full",
+    LedgerLost = "ledger_lost",
     ReserveReleased = "reserve_released",
     EventsDropped = "events_dropped",
     Unrecognised = "unrecognised",
