@@ -36,6 +36,10 @@ pub struct Options {
     pub gather: Duration,
     /// The longest time a settlement nobody waits for stays in memory. Default 10 ms.
     pub settle_flush: Duration,
+    /// First bytes of a checkpoint slot; 0 = by the size of the log. Small ones let the simulation see slots grow.
+    #[cfg(any(test, feature = "simulation"))]
+    #[doc(hidden)]
+    pub slot_bytes: u64,
     /// A fault put in on purpose, so that the simulation can show that it finds it.
     #[cfg(any(test, feature = "simulation"))]
     #[doc(hidden)]
@@ -52,6 +56,8 @@ impl Default for Options {
             log_entries: 131_072,
             gather: Duration::from_micros(200),
             settle_flush: Duration::from_millis(10),
+            #[cfg(any(test, feature = "simulation"))]
+            slot_bytes: 0,
             #[cfg(any(test, feature = "simulation"))]
             planted: None,
         }
@@ -322,7 +328,8 @@ pub struct Lost {
     pub writes: u64,
     /// Bytes set aside in `quarantine/`.
     pub quarantined_bytes: u64,
-    /// Spill files that a checkpoint names and the folder does not have.
+    /// Files that a checkpoint names and the folder does not have, or has only in part: spill files, log segments,
+    /// the other checkpoint.
     pub files: u64,
     /// One sentence for each place.
     pub notes: Vec<String>,

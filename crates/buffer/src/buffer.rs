@@ -1,10 +1,7 @@
 //! The handle: what the runtime calls. Every call is cheap and touches no file; the committing thread does that.
 
-use std::future::Future;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 
 use bytes::Bytes;
@@ -12,16 +9,15 @@ use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 
 use crate::api::{
-    Acceptance, Assigned, BufferStats, Fetched, Health, Known, LaneId, LaneSpec, LaneStats, Lost,
-    NewWrite, Options, Origin, Recovery, ScopeSpec, Settlement, WRITE_OVERHEAD_BYTES, WhenFull,
-    WriteState,
+    BufferStats, Health, LaneId, LaneSpec, LaneStats, Lost, Options, Recovery, ScopeSpec,
+    Settlement, WriteState,
 };
-use crate::error::{BufferError, Full, OpenError};
+use crate::error::{BufferError, OpenError};
 use crate::fs::Filesystem;
+use crate::handles::{Fetching, Holding, Purging, Ticket, Waiting};
 use crate::items::{self, Item};
-use crate::keys::{Busy, busy_of};
 use crate::lane::Lane;
-use crate::shared::{AcceptOp, Op, Shared};
+use crate::shared::{Op, Shared};
 use crate::state::State;
 
 /// A durable buffer in one folder. Clones are handles to the same one.
@@ -78,10 +74,7 @@ impl Buffer {
     pub(crate) fn begin_close(&self) -> Option<Ticket> {
         let (answer, receiver) = oneshot::channel();
         self.shared.push(Op::Close { answer }, true).ok()?;
-        Some(Ticket(Waiting {
-            receiver: Ok(receiver),
-            urge: None,
-        }))
+        Some(Ticket(Waiting::of(Ok(receiver))))
     }
 
     /// Makes a lane known, or changes the settings of one that is. Durable before the first write of the lane is.
@@ -143,7 +136,7 @@ impl Buffer {
         Ok(())
     }
 
-    fn scope_number(&self, state: &mut State, id: &str) -> Result<u32, BufferError> {
+    pub(crate) fn scope_number(&self, state: &mut State, id: &str) -> Result<u32, BufferError> {
         if let Some(number) = state.scope_numbers.get(id) {
             return Ok(*number);
         }
@@ -177,284 +170,6 @@ impl Buffer {
             .filter(|l| !l.claimed && l.pending() > 0)
             .map(Lane::stats)
             .collect()
-    }
-
-    /// Reserves room for writes: all or none. One entry per write and per dependent, with the bytes of its body.
-    ///
-    /// Dropping the reservation gives the room back.
-    ///
-    /// # Errors
-    /// See [`Full`].
-    pub fn reserve(&self, wanted: &[(LaneId, u64)]) -> Result<Reservation, Full> {
-        let mut state = self.shared.state.lock();
-        if let Some(why) = &state.stopped {
-            return Err(Full::Buffer(why.clone()));
-        }
-        if let Some(why) = &state.disk_full
-            && !wanted.is_empty()
-        {
-            return Err(Full::Disk { why: why.clone() });
-        }
-        let mut charges: Vec<(LaneId, u64)> = Vec::new();
-        let mut dropped = Vec::new();
-        let mut total = 0u64;
-        for (at, &(id, bytes)) in wanted.iter().enumerate() {
-            let charge = bytes.saturating_add(WRITE_OVERHEAD_BYTES);
-            let lane = state.lane(id).ok_or(BufferError::UnknownLane(id))?;
-            let mine: u64 = charges
-                .iter()
-                .filter(|(l, _)| *l == id)
-                .map(|(_, c)| c)
-                .sum();
-            let used = lane
-                .charged
-                .saturating_add(lane.reserved)
-                .saturating_add(mine);
-            if used.saturating_add(charge) > lane.quota_bytes {
-                if lane.when_full == WhenFull::Drop {
-                    dropped.push(at);
-                    continue;
-                }
-                if charge.saturating_add(mine) > lane.quota_bytes {
-                    return Err(Full::Never {
-                        needed: charge.saturating_add(mine),
-                        limit: lane.quota_bytes,
-                    });
-                }
-                return Err(Full::Lane {
-                    lane: id,
-                    id: lane.id.clone(),
-                    charged: used,
-                    quota: lane.quota_bytes,
-                    needed: charge,
-                });
-            }
-            total = total.saturating_add(charge);
-            charges.push((id, charge));
-        }
-        if total > state.record_limit {
-            return Err(Full::Never {
-                needed: total,
-                limit: state.record_limit,
-            });
-        }
-        for (id, charge) in &charges {
-            state.lane_mut(id.0).reserved += charge;
-        }
-        Ok(Reservation {
-            charges,
-            dropped,
-            shared: self.shared.clone(),
-        })
-    }
-
-    /// Queues one acceptance, in call order; the future resolves once the record is durable.
-    ///
-    /// The acceptance is committed whether or not the future is kept. While the disk is full it is refused with
-    /// [`BufferError::DiskFull`], also when its room was reserved before: that may be taken as any other lack of room.
-    pub fn accept(&self, mut reservation: Reservation, acceptance: Acceptance) -> Accepting {
-        match self.try_accept(&mut reservation, acceptance) {
-            Ok(receiver) => Accepting(Waiting {
-                receiver: Ok(receiver),
-                urge: None,
-            }),
-            Err(why) => Accepting(Waiting {
-                receiver: Err(Some(why)),
-                urge: None,
-            }),
-        }
-    }
-
-    fn try_accept(
-        &self,
-        reservation: &mut Reservation,
-        acceptance: Acceptance,
-    ) -> Result<Receiver<Vec<(LaneId, u64)>>, BufferError> {
-        let Acceptance {
-            scope,
-            origin,
-            position,
-            writes,
-            settles,
-        } = acceptance;
-        let mut charges = Vec::new();
-        for write in &writes {
-            if !items::charges(write, 0, &mut charges) {
-                return Err(BufferError::TooDeep);
-            }
-        }
-        let mut left = reservation.charges.clone();
-        for (lane, charge) in &charges {
-            let mut need = *charge;
-            for (_, have) in left.iter_mut().filter(|(l, _)| l == lane) {
-                let used = need.min(*have);
-                *have -= used;
-                need -= used;
-            }
-            if need > 0 {
-                return Err(BufferError::NotReserved(*lane));
-            }
-        }
-        let mut payload = Vec::with_capacity(
-            128 + writes.iter().map(|w| w.body.len() + 128).sum::<usize>() + settles.len() * 32,
-        );
-        for write in &writes {
-            items::put_write(&mut payload, write);
-        }
-        if let Some((source, value)) = position {
-            items::put_item(&mut payload, &Item::Position { source, value });
-        }
-        let scope = match &origin {
-            Some(_) => Some(self.scope_number(&mut self.shared.state.lock(), &scope)?),
-            None => None,
-        };
-        if let (Some(scope), Some(origin)) = (scope, &origin) {
-            let at_unix_ms = self.shared.unix_now_ms();
-            items::put_item(
-                &mut payload,
-                &Item::Known {
-                    scope,
-                    origin: origin.clone(),
-                    at_unix_ms,
-                },
-            );
-        }
-        let payload_crc = crc32c::crc32c(&payload);
-        let size = crate::record::size(writes.len(), payload.len()) as u64;
-        let (sender, receiver) = oneshot::channel();
-        let busy = scope.zip(origin.as_ref().map(busy_of));
-        let op = AcceptOp {
-            payload,
-            payload_crc,
-            lanes: writes.iter().map(|w| w.lane).collect(),
-            bodies: writes.into_iter().map(|w| w.body).collect(),
-            settles,
-            busy: busy.clone(),
-            reserved: std::mem::take(&mut reservation.charges),
-            answer: sender,
-        };
-        let mut state = self.shared.state.lock();
-        let limit = state.record_limit;
-        if size > limit {
-            reservation.charges = op.reserved;
-            return Err(BufferError::TooLarge { bytes: size, limit });
-        }
-        let reserved = op.reserved.clone();
-        // Under the state's lock, so that a stop in between gives the reservation back exactly once.
-        match self.shared.push(Op::Accept(Box::new(op)), true) {
-            Ok(()) => {
-                if let Some((scope, busy)) = busy {
-                    state.scope_mut(scope).hold(busy);
-                }
-                Ok(receiver)
-            }
-            Err(why) => {
-                reservation.charges = reserved;
-                Err(why)
-            }
-        }
-    }
-
-    /// The acceptance check: was this origin accepted, or is it on its way?
-    pub fn known(&self, scope: &str, origin: &Origin) -> Known {
-        self.shared.state.lock().known(scope, origin)
-    }
-
-    /// The acceptance check that also claims a new origin: until the claim is dropped, others get
-    /// [`Known::InFlight`]. Keep it until the acceptance has resolved.
-    ///
-    /// # Errors
-    /// What is known, when it is not [`Known::New`].
-    pub fn claim(&self, scope: &str, origin: &Origin) -> Result<Claim, Known> {
-        let mut state = self.shared.state.lock();
-        match state.known(scope, origin) {
-            Known::New => {}
-            known => return Err(known),
-        }
-        // A buffer that has stopped accepts nothing, so there is nothing to protect from a second claim.
-        let held = self
-            .scope_number(&mut state, scope)
-            .ok()
-            .map(|scope| (scope, busy_of(origin)));
-        if let Some((scope, busy)) = &held {
-            state.scope_mut(*scope).hold(busy.clone());
-        }
-        Ok(Claim {
-            held,
-            shared: self.shared.clone(),
-        })
-    }
-
-    /// A partition was assigned to us at this committed offset (the next one to be read).
-    pub fn assigned(
-        &self,
-        scope: &str,
-        partition: &str,
-        incarnation: u64,
-        committed: u64,
-    ) -> Assigned {
-        let mut state = self.shared.state.lock();
-        let Ok(number) = self.scope_number(&mut state, scope) else {
-            return Assigned::Resumed;
-        };
-        let found = state
-            .scope_mut(number)
-            .assess(partition, incarnation, committed);
-        self.set_committed(
-            &mut state,
-            number,
-            partition,
-            incarnation,
-            committed,
-            found != Assigned::Resumed,
-        );
-        found
-    }
-
-    /// The source's own commit went through: offsets below it need not be remembered.
-    pub fn committed(&self, scope: &str, partition: &str, incarnation: u64, committed: u64) {
-        let mut state = self.shared.state.lock();
-        if let Ok(number) = self.scope_number(&mut state, scope) {
-            self.set_committed(&mut state, number, partition, incarnation, committed, false);
-        }
-    }
-
-    fn set_committed(
-        &self,
-        state: &mut State,
-        scope: u32,
-        partition: &str,
-        incarnation: u64,
-        to: u64,
-        reset: bool,
-    ) {
-        let partition = partition.to_owned();
-        let mut payload = Vec::new();
-        let item = Item::Assigned {
-            scope,
-            partition: partition.clone(),
-            incarnation,
-            committed: to,
-            reset,
-        };
-        items::put_item(&mut payload, &item);
-        // In memory at once, so that the next check sees it; a crash before it is durable is a restart from the
-        // offset the group committed, which comes with an assignment of its own.
-        if self
-            .shared
-            .push(
-                Op::Items {
-                    payload,
-                    answer: None,
-                },
-                false,
-            )
-            .is_ok()
-        {
-            state
-                .scope_mut(scope)
-                .set_committed(partition, incarnation, to, reset);
-        }
     }
 
     /// Pending writes of a lane after `after_seq`, in order: at least one if there is any, at most `max_writes`, and
@@ -491,17 +206,11 @@ impl Buffer {
                     answer: sender,
                 };
                 if let Err(why) = self.shared.push(op, true) {
-                    return Fetching(Waiting {
-                        receiver: Err(Some(why)),
-                        urge: None,
-                    });
+                    return Fetching(Waiting::of(Err(why)));
                 }
             }
         }
-        Fetching(Waiting {
-            receiver: Ok(receiver),
-            urge: None,
-        })
+        Fetching(Waiting::of(Ok(receiver)))
     }
 
     /// The dependents a pending write holds, as they were accepted. None for a write that is settled or has none.
@@ -512,14 +221,11 @@ impl Buffer {
         let known = self.shared.state.lock().lane(lane).is_some();
         let receiver = if known {
             let op = Op::Children { lane, seq, answer };
-            self.shared.push(op, true).map(|()| receiver).map_err(Some)
+            self.shared.push(op, true).map(|()| receiver)
         } else {
-            Err(Some(BufferError::UnknownLane(lane)))
+            Err(BufferError::UnknownLane(lane))
         };
-        Holding(Waiting {
-            receiver,
-            urge: None,
-        })
+        Holding(Waiting::of(receiver))
     }
 
     /// Settles writes. Durable when the ticket resolves; without anyone waiting, within
@@ -562,24 +268,13 @@ impl Buffer {
     /// Takes everything pending out of a lane, claimed or orphaned; resolves to the number of writes.
     pub fn purge(&self, lane: LaneId) -> Purging {
         let (answer, receiver) = oneshot::channel();
-        match self.shared.push(Op::Purge { lane, answer }, true) {
-            Ok(()) => Purging(Waiting {
-                receiver: Ok(receiver),
-                urge: None,
-            }),
-            Err(why) => Purging(Waiting {
-                receiver: Err(Some(why)),
-                urge: None,
-            }),
-        }
+        let queued = self.shared.push(Op::Purge { lane, answer }, true);
+        Purging(Waiting::of(queued.map(|()| receiver)))
     }
 
     fn queue_for(&self, lane: LaneId, payload: Vec<u8>) -> Ticket {
         if self.shared.state.lock().lane(lane).is_none() {
-            return Ticket(Waiting {
-                receiver: Err(Some(BufferError::UnknownLane(lane))),
-                urge: None,
-            });
+            return Ticket(Waiting::of(Err(BufferError::UnknownLane(lane))));
         }
         self.queue(|answer| Op::Items {
             payload,
@@ -594,10 +289,7 @@ impl Buffer {
                 receiver: Ok(receiver),
                 urge: Some(self.shared.clone()),
             }),
-            Err(why) => Ticket(Waiting {
-                receiver: Err(Some(why)),
-                urge: None,
-            }),
+            Err(why) => Ticket(Waiting::of(Err(why))),
         }
     }
 
@@ -685,134 +377,4 @@ impl Buffer {
         }
         result
     }
-}
-
-/// Room that was set aside. Dropping it gives the room back.
-#[derive(Debug)]
-pub struct Reservation {
-    charges: Vec<(LaneId, u64)>,
-    dropped: Vec<usize>,
-    shared: Arc<Shared>,
-}
-
-impl Reservation {
-    /// Indexes of the writes that found no room in a lane with [`WhenFull::Drop`]. Leave them out of the acceptance.
-    pub fn dropped(&self) -> &[usize] {
-        &self.dropped
-    }
-}
-
-impl Drop for Reservation {
-    fn drop(&mut self) {
-        if self.charges.is_empty() {
-            return;
-        }
-        let mut state = self.shared.state.lock();
-        for (lane, charge) in self.charges.drain(..) {
-            let lane = state.lane_mut(lane.0);
-            lane.reserved = lane.reserved.saturating_sub(charge);
-        }
-        state.room_appeared();
-    }
-}
-
-/// An origin that nobody else can claim until this is dropped.
-#[derive(Debug)]
-pub struct Claim {
-    held: Option<(u32, Busy)>,
-    shared: Arc<Shared>,
-}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        if let Some((scope, busy)) = self.held.take() {
-            self.shared.state.lock().scope_mut(scope).release(&busy);
-        }
-    }
-}
-
-type Receiver<T> = oneshot::Receiver<Result<T, BufferError>>;
-
-#[derive(Debug)]
-struct Waiting<T> {
-    receiver: Result<Receiver<T>, Option<BufferError>>,
-    /// Taken at the first poll: somebody waits now.
-    urge: Option<Arc<Shared>>,
-}
-
-impl<T> Waiting<T> {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, BufferError>> {
-        let receiver = match &mut self.receiver {
-            Err(why) => return Poll::Ready(Err(why.take().unwrap_or(BufferError::Closed))),
-            Ok(receiver) => receiver,
-        };
-        match Pin::new(receiver).poll(cx) {
-            Poll::Ready(answer) => Poll::Ready(answer.unwrap_or(Err(BufferError::Closed))),
-            Poll::Pending => {
-                if let Some(shared) = self.urge.take() {
-                    shared.urge();
-                }
-                Poll::Pending
-            }
-        }
-    }
-
-    /// The answer, if it is there.
-    #[cfg(any(test, feature = "simulation"))]
-    fn try_now(&mut self) -> Option<Result<T, BufferError>> {
-        match &mut self.receiver {
-            Err(why) => Some(Err(why.take().unwrap_or(BufferError::Closed))),
-            Ok(receiver) => match receiver.try_recv() {
-                Ok(answer) => Some(answer),
-                Err(oneshot::error::TryRecvError::Empty) => None,
-                Err(oneshot::error::TryRecvError::Closed) => Some(Err(BufferError::Closed)),
-            },
-        }
-    }
-}
-
-macro_rules! waiting {
-    ($(#[$doc:meta] $name:ident -> $t:ty;)*) => {$(
-        #[$doc]
-        #[derive(Debug)]
-        #[allow(missing_docs)]
-        pub struct $name(Waiting<$t>);
-
-        impl Future for $name {
-            type Output = Result<$t, BufferError>;
-            fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-                self.0.poll(cx)
-            }
-        }
-
-        #[cfg(any(test, feature = "simulation"))]
-        impl $name {
-            /// The answer, if it is there: for drivers that step the core themselves.
-            #[doc(hidden)]
-            pub fn try_now(&mut self) -> Option<Result<$t, BufferError>> {
-                self.0.try_now()
-            }
-        }
-    )*};
-}
-
-#[cfg(any(test, feature = "simulation"))]
-impl Fetching {
-    /// Whether the committing side has to answer; takes nothing.
-    pub(crate) fn try_now_is_pending(&mut self) -> bool {
-        matches!(&mut self.0.receiver, Ok(receiver) if receiver.is_empty())
-    }
-}
-
-waiting! {
-    /// Resolves to the lanes and numbers of the accepted writes once their record is durable.
-    Accepting -> Vec<(LaneId, u64)>;
-    /// Resolves to pending writes.
-    Fetching -> Fetched;
-    /// Resolves to the dependents of one write.
-    Holding -> Vec<NewWrite>;
-    /// Resolves once the operation is durable. May be dropped: the operation goes on.
-    Ticket -> ();
-    /// Resolves to the number of writes taken away, once that is durable.
-    Purging -> u64;
 }

@@ -105,12 +105,28 @@ fn take_file(take: &mut Take<'_>) -> Option<SpillFile> {
     Some(f)
 }
 
+/// What a checkpoint says besides the state.
+#[derive(Debug)]
+pub(crate) struct Decoded {
+    pub(crate) point: LogPoint,
+    /// The epoch of the run that wrote it; 0 = no run has begun.
+    pub(crate) epoch: u32,
+    /// The length each of the log's files must have; 0 = any, [`LOST_SLOT`] = a loss that is yet to be told.
+    pub(crate) sizes: Vec<u64>,
+    /// Bytes before the lengths.
+    body: usize,
+}
+
+/// Stands for the length of a log file that was found missing or cut short, until an opening has told so.
+pub(crate) const LOST_SLOT: u64 = u64::MAX;
+
 /// Writes the state down as it will be once the overrides hold.
 pub(crate) fn encode(
     state: &State,
     over: &Overrides,
     point: LogPoint,
     epoch: u32,
+    sizes: &[u64],
     planted: Option<Planted>,
 ) -> Vec<u8> {
     let mut out = Vec::new();
@@ -193,11 +209,24 @@ pub(crate) fn encode(
         out.put_bytes(source.as_bytes());
         out.put_bytes(value);
     }
+    put_sizes(&mut out, sizes);
+    out
+}
+
+fn put_sizes(out: &mut Vec<u8>, sizes: &[u64]) {
+    put_len(out, sizes.len());
+    sizes.iter().for_each(|bytes| out.put_u64(*bytes));
+}
+
+/// The same checkpoint with other lengths of the log's files.
+pub(crate) fn with_sizes(payload: &[u8], found: &Decoded, sizes: &[u64]) -> Vec<u8> {
+    let mut out = payload.get(..found.body).unwrap_or(payload).to_vec();
+    put_sizes(&mut out, sizes);
     out
 }
 
 /// Reads a checkpoint into an empty state. Bucket rows are in files of their own, read by the caller.
-pub(crate) fn decode(payload: &[u8], state: &mut State) -> Option<(LogPoint, u32)> {
+pub(crate) fn decode(payload: &[u8], state: &mut State) -> Option<Decoded> {
     let mut take = Take::new(payload);
     let take = &mut take;
     let epoch = take.u32()?;
@@ -272,7 +301,16 @@ pub(crate) fn decode(payload: &[u8], state: &mut State) -> Option<(LogPoint, u32
     // A checkpoint is made while a run is going.
     state.clean = false;
     state.run_epoch = epoch;
-    take.is_empty().then_some((point, epoch))
+    let body = take.position();
+    // Absent from what was written before the lengths were kept.
+    let count = if take.is_empty() { 0 } else { take.u32()? };
+    let sizes = (0..count).map(|_| take.u64()).collect::<Option<_>>()?;
+    take.is_empty().then_some(Decoded {
+        point,
+        epoch,
+        sizes,
+        body,
+    })
 }
 
 /// Puts what the spill files hold onto their lanes' quotas.
@@ -292,9 +330,14 @@ fn charge_spilled(state: &mut State) {
 /// What one slot file holds.
 #[derive(Debug)]
 pub(crate) enum SlotFound {
-    Valid { generation: u64, payload: Vec<u8> },
+    Valid {
+        generation: u64,
+        payload: Vec<u8>,
+    },
     Newer(u32),
+    /// The file is there, and neither copy checks.
     None,
+    Missing,
 }
 
 fn parse_copy(buf: &[u8]) -> SlotFound {
@@ -318,9 +361,18 @@ fn parse_copy(buf: &[u8]) -> SlotFound {
     }
 }
 
-pub(crate) fn parse_slot(buf: &[u8]) -> SlotFound {
+pub(crate) fn parse_slot(buf: &[u8], planted: Option<Planted>) -> SlotFound {
+    let second = || parse_copy(buf.get(buf.len() / 2..).unwrap_or_default());
     match parse_copy(buf) {
-        SlotFound::None => parse_copy(buf.get(buf.len() / 2..).unwrap_or_default()),
+        SlotFound::None => second(),
+        // As with a segment's header: one flipped bit must not pass for a newer version.
+        SlotFound::Newer(found) if planted == Some(Planted::OneCopyRefuses) => {
+            SlotFound::Newer(found)
+        }
+        SlotFound::Newer(found) => match second() {
+            valid @ SlotFound::Valid { .. } => valid,
+            _ => SlotFound::Newer(found),
+        },
         found => found,
     }
 }
@@ -329,16 +381,21 @@ pub(crate) fn slot_path(dir: &Path, slot: usize) -> PathBuf {
     dir.join(format!("checkpoint-{slot}"))
 }
 
-pub(crate) fn read_slot(fs: &dyn Filesystem, dir: &Path, slot: usize) -> io::Result<SlotFound> {
+pub(crate) fn read_slot(
+    fs: &dyn Filesystem,
+    dir: &Path,
+    slot: usize,
+    planted: Option<Planted>,
+) -> io::Result<SlotFound> {
     let file = match fs.open(&slot_path(dir, slot), Open::Read) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(SlotFound::None),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(SlotFound::Missing),
         other => other?,
     };
     let len = file.size()?.min(MAX_SLOT_BYTES);
     let mut buf = vec![0u8; usize::try_from(len).unwrap_or(0)];
     let n = read_full_at(file.as_ref(), &mut buf, 0)?;
     buf.truncate(n);
-    Ok(parse_slot(&buf))
+    Ok(parse_slot(&buf, planted))
 }
 
 /// The two slots, and which of them holds the last durable checkpoint.

@@ -9,6 +9,8 @@ pub(crate) trait Put {
     fn put_raw(&mut self, v: &[u8]);
     /// A u32 length and the bytes. Lengths are bounded by the record limit long before u32 ends.
     fn put_bytes(&mut self, v: &[u8]);
+    /// A u32 length and what `write` appends: as [`put_bytes`](Self::put_bytes), without a copy.
+    fn put_framed(&mut self, write: impl FnOnce(&mut Self));
 }
 
 impl Put for Vec<u8> {
@@ -30,6 +32,15 @@ impl Put for Vec<u8> {
     fn put_bytes(&mut self, v: &[u8]) {
         self.put_u32(u32::try_from(v.len()).unwrap_or(u32::MAX));
         self.extend_from_slice(v);
+    }
+    fn put_framed(&mut self, write: impl FnOnce(&mut Self)) {
+        let at = self.len();
+        self.put_u32(0);
+        write(self);
+        let len = u32::try_from(self.len() - at - 4).unwrap_or(u32::MAX);
+        if let Some(slot) = self.get_mut(at..at + 4) {
+            slot.copy_from_slice(&len.to_le_bytes());
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 use crate::api::{LaneId, MAX_CHILD_DEPTH, NewWrite, WriteState};
-use crate::items::{WriteView, parse_write};
+use crate::write::{WriteView, parse_write};
 
 const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 

@@ -5,9 +5,9 @@ use bytes::Bytes;
 use crate::api::{Fetched, NewWrite, Pending};
 use crate::core::Core;
 use crate::error::BufferError;
-use crate::items::{children_of, parse_write};
 use crate::lane::{Lane, SpilledMeta};
 use crate::state::State;
+use crate::write::{children_of, parse_write};
 
 /// The most writes one fetch returns, whatever was asked for: it bounds what one answer holds in memory.
 const MAX_FETCH_WRITES: usize = 65_536;

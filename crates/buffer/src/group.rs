@@ -5,14 +5,22 @@ use std::ops::Range;
 use bytes::Bytes;
 
 use crate::api::LaneId;
-use crate::core::{Core, MAX_GROUP_BYTES, SettleItems, is_full};
+use crate::core::Core;
 use crate::error::BufferError;
 use crate::items::{self, Item};
 use crate::keys::Busy;
 use crate::planted::Planted;
 use crate::record;
+use crate::room::is_full;
+use crate::settle::SettleItems;
 use crate::shared::{Answer, Op};
-use crate::state::State;
+use crate::state::{Applied, State};
+
+/// The most bytes one group holds: beyond it, waiting longer costs more than another flush.
+pub(crate) const MAX_GROUP_BYTES: u64 = 4 << 20;
+
+/// Bytes at the end of the last free segment that only a run's first and last record may use. A dozen of each fit.
+const BEGIN_ROOM_BYTES: u64 = 1024;
 
 /// Who is told that a record is durable.
 #[derive(Debug)]
@@ -262,13 +270,23 @@ impl Core {
         if used > 0 && used + size > MAX_GROUP_BYTES {
             return false;
         }
-        if used + size <= self.log.remaining() {
+        if used + size + self.kept_room() <= self.log.remaining() {
             return true;
         }
         if used > 0 || accept && self.log.free_slots() <= self.reserve_slots() {
             return false;
         }
-        self.rotate() && size <= self.log.remaining()
+        self.rotate() && size + self.kept_room() <= self.log.remaining()
+    }
+
+    /// The very end of the log is kept for the first and the last record of a run: a log that is full to the last
+    /// byte could not be opened again.
+    fn kept_room(&self) -> u64 {
+        if self.log.free_slots() == 0 && self.planted != Some(Planted::LogFilledWhole) {
+            BEGIN_ROOM_BYTES
+        } else {
+            0
+        }
     }
 
     /// Gives the record its numbers and appends it.
@@ -426,6 +444,45 @@ impl Core {
                 Some(Prepared::items(payload, Done::Purge(answer, pending)))
             }
             Op::Accept(_) | Op::Fetch { .. } | Op::Children { .. } | Op::Close { .. } => None,
+        }
+    }
+
+    /// Makes the records of a durable group take effect and answers their callers.
+    pub(crate) fn apply_group(&mut self, group: Group, base_offset: u64) {
+        let mut state = self.shared.state.lock();
+        let segment = self.log.active_number();
+        state.totals.groups += 1;
+        state.totals.written_bytes += group.bytes.len() as u64;
+        let mut settled = false;
+        for record in &group.records {
+            state.totals.records += 1;
+            let payload = group.bytes.get(record.payload.clone()).unwrap_or_default();
+            let Some(items) = items::parse(payload, &record.numbers) else {
+                continue;
+            };
+            settled |= items.iter().any(|i| {
+                matches!(
+                    i,
+                    Item::Settle { .. } | Item::Purge { .. } | Item::Lost { .. }
+                )
+            });
+            let at = Applied {
+                segment,
+                payload_offset: base_offset + record.payload.start as u64,
+                bodies: &record.bodies,
+            };
+            state.apply(items, &at);
+            record.done.give_back(&mut state);
+        }
+        if settled {
+            state.room_appeared();
+        }
+        drop(state);
+        for record in group.records {
+            for parent in &record.releases {
+                self.releasing.remove(parent);
+            }
+            record.done.answer();
         }
     }
 }

@@ -111,7 +111,7 @@ pub fn export(
                     .read_write(number, write.seq)
                     .map_err(|e| io_error(dir, e))?
                     .unwrap_or_default();
-                let Some(view) = crate::items::parse_write(&enc) else {
+                let Some(view) = crate::write::parse_write(&enc) else {
                     continue;
                 };
                 let lanes: Vec<&str> = found.lanes.iter().map(|l| l.id.as_str()).collect();

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use crate::api::{LaneStats, WhenFull, WriteState};
-use crate::items::Held;
 use crate::seqset::SeqSet;
+use crate::write::Held;
 
 /// Steps of the send frontier kept with their times. Older ones are joined, which only makes a time earlier.
 const MAX_FRONTIER_STEPS: usize = 64;

@@ -67,6 +67,13 @@
 //! the new run's first record is committed under a higher owner epoch. After an unclean exit pending writes below a
 //! lane's send frontier may have been applied, and stay so through later clean exits.
 //!
+//! The log never shrinks by itself, and a checkpoint holds the length of each of its files; so a file that was removed
+//! or cut by hand is damage, told by each opening until one has succeeded. The same goes for a missing checkpoint slot
+//! and for spill files that no checkpoint is left for.
+//!
+//! A kilobyte at the end of the last free segment is kept for the first and last records of runs, and a run that finds
+//! the log full to its last byte takes one segment more: a full disk keeps no host from starting.
+//!
 //! One limit is inherent: damage of the very last group cannot be told from a torn write. It is cut, and shows only in
 //! [`Recovery::torn_bytes`].
 //!
@@ -75,19 +82,24 @@
 //! The simulation (`sim`): the code above unchanged on a disk that tears, loses, reorders and fails, against a model,
 //! with planted bugs that it must find. `cargo run --example buffer-sim --features simulation` runs it for long.
 
+mod admission;
 mod api;
 mod buffer;
 mod checkpoint;
 mod codec;
+mod compact;
 mod core;
 mod envelope;
 mod error;
 mod fetch;
+mod finish;
 mod fs;
 mod group;
+mod handles;
 pub mod inspect;
 mod items;
 mod job;
+mod keyfile;
 mod keys;
 mod lane;
 mod log;
@@ -95,20 +107,27 @@ mod planted;
 mod record;
 mod recovery;
 mod replay;
+mod room;
+mod salvage;
+mod segments;
 mod seqset;
+mod settle;
 mod shared;
 #[cfg(any(test, feature = "simulation"))]
 #[doc(hidden)]
 #[allow(clippy::indexing_slicing, clippy::missing_panics_doc)]
 pub mod sim;
 mod spill;
+mod spilling;
 mod state;
 mod thread;
+mod write;
 
 pub use api::*;
-pub use buffer::{Accepting, Buffer, Claim, Fetching, Holding, Purging, Reservation, Ticket};
+pub use buffer::Buffer;
 pub use error::{BufferError, Full, OpenError};
 pub use fs::{FileHandle, Filesystem, LockOutcome, Open, RealFilesystem};
+pub use handles::{Accepting, Claim, Fetching, Holding, Purging, Reservation, Ticket};
 #[cfg(any(test, feature = "simulation"))]
 #[doc(hidden)]
 pub use planted::Planted;

@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 use crate::codec::{Put, Take};
 use crate::fs::{FileHandle, Filesystem, Open, read_full_at, write_all_at};
 use crate::lane::LogPlace;
-use crate::planted::Planted;
 
 /// Bytes at the front of a segment. Records follow.
 pub(crate) const SEGMENT_HEADER: u64 = 4096;
@@ -94,8 +93,16 @@ fn parse_copy(buf: &[u8]) -> Option<HeaderFound> {
 }
 
 pub(crate) fn parse_header(buf: &[u8]) -> HeaderFound {
-    parse_copy(buf)
-        .or_else(|| parse_copy(buf.get(SECOND_COPY..)?))
+    let copies = [parse_copy(buf), buf.get(SECOND_COPY..).and_then(parse_copy)];
+    // A version is believed to be newer only where no copy has one we read: it is outside the sum, so one flipped bit
+    // would do, and would keep a host from starting.
+    let ours = |found: &&HeaderFound| matches!(found, HeaderFound::Valid(_));
+    let found = copies.iter().flatten();
+    found
+        .clone()
+        .find(ours)
+        .or_else(|| found.clone().next())
+        .copied()
         .unwrap_or(HeaderFound::None)
 }
 
@@ -119,7 +126,6 @@ pub(crate) struct Log {
     pub(crate) next_seq: u64,
     pub(crate) epoch: u32,
     pub(crate) segment_bytes: u64,
-    pub(crate) planted: Option<Planted>,
 }
 
 impl Log {
@@ -197,6 +203,11 @@ impl Log {
         usable.count()
     }
 
+    /// The length of each segment's file.
+    pub(crate) fn sizes(&self) -> Vec<u64> {
+        self.slots.iter().map(|s| s.bytes).collect()
+    }
+
     pub(crate) fn point(&self) -> LogPoint {
         LogPoint {
             segment: self.active_number(),
@@ -224,9 +235,7 @@ impl Log {
             return Ok(false);
         };
         write_all_at(target.file.as_mut(), &encode_header(&header), 0)?;
-        if self.planted != Some(Planted::SegmentHeaderNotSynced) {
-            target.file.sync()?;
-        }
+        target.file.sync()?;
         self.live.push_back(Live { header, slot });
         self.offset = SEGMENT_HEADER;
         Ok(true)

@@ -6,8 +6,6 @@
 pub enum Planted {
     /// A group is answered without its flush.
     LogNotSynced,
-    /// A segment's header is not flushed before records follow it.
-    SegmentHeaderNotSynced,
     /// A group takes effect and is answered before its flush.
     AnswerBeforeSync,
     /// A failed flush of the log is tried again, and success believed.
@@ -64,14 +62,28 @@ pub enum Planted {
     PurgeReplayed,
     /// The beginning of a run takes effect again on replay. (Was a bug.)
     RunReplayed,
+    /// One flipped bit in one copy of a version makes a file one of a newer version. (Was a bug.)
+    OneCopyRefuses,
+    /// The log is filled to its last byte, so that no run can begin in it. (Was a bug.)
+    LogFilledWhole,
+    /// A log whose files were removed passes for a new one. (Was a bug.)
+    RemovedLogIsNew,
+    /// The replay point passes writes that are pending in the log.
+    CutTooFar,
+    /// A file of accepted keys is not flushed.
+    KeysNotSynced,
+    /// Sparse spill files are not copied forward.
+    CompactionLeftOut,
+    /// Dependents are not released with their parent's settlement.
+    ReleaseForgotten,
 }
 
 #[cfg(any(test, feature = "simulation"))]
 impl Planted {
-    /// Every planted fault.
+    /// Every planted fault that a run of the simulation finds. [`CompactionLeftOut`](Self::CompactionLeftOut) takes
+    /// space and loses nothing, so a test of its own finds it.
     pub const ALL: &'static [Planted] = &[
         Planted::LogNotSynced,
-        Planted::SegmentHeaderNotSynced,
         Planted::AnswerBeforeSync,
         Planted::FailedSyncRetried,
         Planted::PayloadUnchecked,
@@ -100,5 +112,11 @@ impl Planted {
         Planted::GarbageKept,
         Planted::PurgeReplayed,
         Planted::RunReplayed,
+        Planted::OneCopyRefuses,
+        Planted::LogFilledWhole,
+        Planted::RemovedLogIsNew,
+        Planted::CutTooFar,
+        Planted::KeysNotSynced,
+        Planted::ReleaseForgotten,
     ];
 }

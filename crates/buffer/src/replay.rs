@@ -12,7 +12,6 @@ use crate::items;
 use crate::log::{SEGMENT_HEADER, SegmentHeader};
 use crate::planted::Planted;
 use crate::record::{self, ALIGN, Record};
-use crate::recovery::most_records;
 use crate::state::{Applied, State};
 
 /// How far replay has come.
@@ -48,8 +47,8 @@ pub(crate) fn replay_segment(
     from: u64,
     state: &mut State,
     run: &mut Replayed,
-    planted: Option<Planted>,
 ) -> Vec<(u64, u64)> {
+    let planted = state.planted;
     let mut damaged = Vec::new();
     if from == SEGMENT_HEADER && header.first_seq > run.expected {
         lose(
@@ -180,4 +179,9 @@ fn resume(
 fn looks_begun(buf: &[u8], at: usize, expected: u64) -> bool {
     let number = buf.get(at + 16..at + 24).and_then(|b| b.try_into().ok());
     number.is_some_and(|b| (u64::from_le_bytes(b) ^ expected).count_ones() <= 1)
+}
+
+/// How many records a buffer can hold.
+fn most_records(bytes: usize) -> u64 {
+    (bytes / record::HEADER) as u64 + 1
 }

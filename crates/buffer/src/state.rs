@@ -10,10 +10,11 @@ use tokio::sync::watch;
 
 use crate::api::{BufferStats, Health, LOST, LaneId, Lost, Origin, PURGED};
 use crate::error::BufferError;
-use crate::items::{Held, Item};
+use crate::items::Item;
 use crate::keys::Scope;
 use crate::lane::{Entry, Lane, LogPlace, SpilledMeta};
 use crate::planted::Planted;
+use crate::write::Held;
 
 /// Sentences about losses kept; beyond it only the counts grow.
 const MAX_LOST_NOTES: usize = 100;

@@ -6,10 +6,13 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 
-use crate::api::{Acceptance, Health, LaneId, LaneSpec, NewWrite, Options, Settlement, WhenFull};
-use crate::buffer::{Accepting, Buffer, Reservation};
+use crate::api::{
+    Acceptance, Health, LaneId, LaneSpec, NewWrite, Options, Recovery, Settlement, WhenFull,
+};
+use crate::buffer::Buffer;
 use crate::core::{Core, Now};
-use crate::error::{BufferError, Full};
+use crate::error::{BufferError, Full, OpenError};
+use crate::handles::{Accepting, Reservation};
 use crate::planted::Planted;
 use crate::sim::{Scenario, SimFilesystem, run};
 
@@ -34,6 +37,7 @@ fn search(
                         seed,
                         actions: 300,
                         planted,
+                        trace: false,
                     }) {
                         Ok(report) => {
                             recoveries.fetch_add(report.recoveries, Ordering::Relaxed);
@@ -66,31 +70,6 @@ fn a_thousand_seeds_keep_what_was_promised() {
     assert!(recoveries > 2000, "{recoveries}");
 }
 
-/// Seeds that once found a bug in the buffer or in the simulation itself.
-fn once_failed(seed: u64) {
-    run(Scenario {
-        seed,
-        actions: 300,
-        planted: None,
-    })
-    .unwrap_or_else(|why| panic!("seed {seed}: {why}"));
-}
-
-#[test]
-fn seed_330_says_that_the_exit_was_unclean() {
-    once_failed(330);
-}
-
-#[test]
-fn seed_1292_brings_no_settled_write_back() {
-    once_failed(1292);
-}
-
-#[test]
-fn seed_1658_misses_no_write_in_silence_after_flipped_bits() {
-    once_failed(1658);
-}
-
 #[test]
 fn the_simulation_notices_when_the_flush_of_the_log_is_left_out() {
     let (found, _) = search(0..60, Some(Planted::LogNotSynced), false);
@@ -111,25 +90,34 @@ struct Bench {
 
 impl Bench {
     fn open(fs: SimFilesystem) -> Bench {
+        Bench::open_with(fs, None).unwrap().0
+    }
+
+    fn open_with(
+        fs: SimFilesystem,
+        planted: Option<Planted>,
+    ) -> Result<(Bench, Recovery), OpenError> {
         let options = Options {
             log_bytes: 8 * (16 << 10),
             log_segments: 8,
             spill_file_bytes: 32 << 10,
+            planted,
             ..Options::default()
         };
-        let (core, _) =
-            crate::recovery::open("/sim".into(), options, Arc::new(fs.clone()), 1_000_000).unwrap();
+        let (core, recovery) =
+            crate::recovery::open("/sim".into(), options, Arc::new(fs.clone()), 1_000_000)?;
         let buffer = Buffer::of(&core);
         let now = Now {
             mono_ms: 0,
             unix_ms: 1_000_000,
         };
-        Bench {
+        let bench = Bench {
             fs,
             core,
             buffer,
             now,
-        }
+        };
+        Ok((bench, recovery))
     }
 
     fn lane(&self) -> LaneId {
@@ -365,3 +353,6 @@ fn planted_faults_are_found_by_the_seeds_that_are_listed() {
         assert_eq!(found.len(), 1, "{planted:?} is not found by seed {seed}");
     }
 }
+
+mod removed;
+mod room;

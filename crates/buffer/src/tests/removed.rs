@@ -1,0 +1,147 @@
+//! What a person can do to a stopped host's folder is told as damage, never taken for a new buffer or a torn tail.
+
+use super::*;
+use crate::sim::{Cell, Fault, Odds};
+
+/// A folder with ten pending writes in the log, after a crash.
+fn crashed(seed: u64) -> SimFilesystem {
+    let fs = SimFilesystem::new(seed);
+    let mut bench = Bench::open(fs.clone());
+    let lane = bench.lane();
+    for n in 1..=10 {
+        let room = bench.buffer.reserve(&[(lane, 1000)]).unwrap();
+        let mut accepted = bench.accept(room, lane, n);
+        bench.step();
+        accepted.try_now().unwrap().unwrap();
+    }
+    drop(bench);
+    fs.reboot(Fault::PowerCut);
+    fs
+}
+
+fn reopen(fs: &SimFilesystem) -> (Bench, Recovery) {
+    Bench::open_with(fs.clone(), None).unwrap()
+}
+
+#[test]
+fn a_log_whose_files_were_removed_does_not_pass_for_a_new_one() {
+    let fs = crashed(1);
+    for (path, _) in fs.files(".log") {
+        fs.lose_file(&path);
+    }
+    let (bench, recovery) = reopen(&fs);
+    assert_eq!(recovery.lost.files, 8, "{:?}", recovery.lost);
+    assert!(recovery.unclean_exit);
+    let told = recovery.lost.notes.join("\n");
+    assert!(told.contains("/sim/log/0000.log is missing"), "{told}");
+    assert!(told.contains("log segment 1 is missing"), "{told}");
+    // Told once, by an opening that succeeded.
+    drop(bench);
+    fs.reboot(Fault::Kill);
+    assert!(reopen(&fs).1.lost.is_empty());
+}
+
+#[test]
+fn one_removed_log_file_is_told_even_when_it_is_the_newest() {
+    let fs = crashed(2);
+    let (path, _) = fs.files(".log").into_iter().next().unwrap();
+    fs.lose_file(&path);
+    let (_, recovery) = reopen(&fs);
+    assert_eq!(recovery.lost.files, 1, "{:?}", recovery.lost);
+}
+
+#[test]
+fn a_log_file_that_was_cut_short_is_damage_and_no_torn_tail() {
+    let fs = crashed(3);
+    let (path, len) = fs.files(".log").into_iter().next().unwrap();
+    fs.cut_file(&path, 8000);
+    let (mut bench, recovery) = reopen(&fs);
+    assert_eq!(recovery.lost.files, 1, "{:?}", recovery.lost);
+    let told = recovery.lost.notes.join("\n");
+    assert!(
+        told.contains(&format!("has 8000 of its {len} bytes")),
+        "{told}"
+    );
+    // What is left of it is kept.
+    let lane = bench.lane();
+    let left = bench.pending(lane).len();
+    assert!((1..10).contains(&left), "{left}");
+}
+
+#[test]
+fn spill_files_without_checkpoints_and_log_are_salvaged() {
+    let fs = crashed(4);
+    {
+        let mut bench = Bench::open(fs.clone());
+        bench.core.checkpoint_wanted = true;
+        assert!(bench.core.rotate());
+        (0..20).for_each(|_| bench.step());
+    }
+    fs.reboot(Fault::Kill);
+    for part in [".log", "checkpoint-"] {
+        for (path, _) in fs.files(part) {
+            fs.lose_file(&path);
+        }
+    }
+    let (mut bench, recovery) = reopen(&fs);
+    assert!(!recovery.lost.is_empty());
+    assert_eq!(bench.pending(LaneId(0)).len(), 10);
+}
+
+#[test]
+fn a_removed_checkpoint_is_told() {
+    let fs = crashed(5);
+    let (path, _) = fs.files("checkpoint-").into_iter().next().unwrap();
+    fs.lose_file(&path);
+    let (_, recovery) = reopen(&fs);
+    let told = recovery.lost.notes.join("\n");
+    assert!(told.contains("checkpoint-0 is missing"), "{told}");
+}
+
+#[test]
+fn what_is_missing_is_told_by_the_opening_that_succeeds_however_many_were_killed_before() {
+    for seed in 10..60 {
+        let fs = crashed(seed);
+        let (path, _) = fs.files(".log").into_iter().next().unwrap();
+        fs.lose_file(&path);
+        let odds = Odds {
+            kill: 40,
+            power_cut: 40,
+            eio: 60,
+            ..Odds::default()
+        };
+        let mut told = false;
+        loop {
+            fs.set_odds(odds);
+            let opened = Bench::open_with(fs.clone(), None);
+            told |= opened.as_ref().is_ok_and(|(_, r)| !r.lost.is_empty());
+            match (opened, fs.crashed()) {
+                (Ok(_), None) => break,
+                (_, crash) => fs.reboot(crash.unwrap_or(Fault::Kill)),
+            }
+        }
+        assert!(told, "seed {seed}");
+    }
+}
+
+#[test]
+fn one_flipped_bit_in_a_version_does_not_make_a_file_a_newer_one() {
+    for part in [".log", "checkpoint-"] {
+        let fs = crashed(6);
+        for (path, _) in fs.files(part) {
+            // The version follows eight bytes of magic.
+            fs.flip(&path, 8 * 8 + 5);
+        }
+        let (mut bench, recovery) = reopen(&fs);
+        assert!(recovery.lost.is_empty(), "{:?}", recovery.lost);
+        let lane = bench.lane();
+        assert_eq!(bench.pending(lane).len(), 10);
+    }
+}
+
+#[test]
+fn every_cell_is_listed_once() {
+    let cells = crate::sim::possible();
+    let distinct: std::collections::BTreeSet<Cell> = cells.iter().copied().collect();
+    assert_eq!(cells.len(), distinct.len());
+}
