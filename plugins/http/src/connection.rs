@@ -8,17 +8,10 @@ use crate::{config::ConnectionConfig, port, request, source::Places};
 use consign_plugin::prelude::*;
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use rustls::{
-    RootCertStore, ServerConfig,
-    crypto::ring,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
-    server::WebPkiClientVerifier,
-};
 use std::{
     convert::Infallible,
     io,
     net::SocketAddr,
-    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 use tokio::{
@@ -68,7 +61,7 @@ impl Connector for Http {
             return Err(Failure::config(("config", fault)));
         }
         let tls = match &config.tls {
-            Some(tls) => Some(acceptor(tls).await?),
+            Some(tls) => Some(TlsAcceptor::from(tls.server().await?)),
             None => None,
         };
         let listener = bind(&config.listen).await?;
@@ -148,53 +141,6 @@ async fn bind(listen: &str) -> Result<TcpListener, Failure> {
         ))),
         _ => Err(Failure::down(("listen", format!("{listen}: {error}")))),
     }
-}
-
-async fn acceptor(tls: &Tls) -> Result<TlsAcceptor, Failure> {
-    let fault = |what: String| Failure::config(("tls", what));
-    let path = |path: &Option<PathBuf>| path.clone().unwrap_or_default();
-    let (cert, key) = (path(&tls.cert_file), path(&tls.key_file));
-    let certs = certificates(&cert).await?;
-    let pem = read(&key).await?;
-    let key_of = |e| fault(format!("{}: no private key in it: {e}", key.display()));
-    let private = PrivateKeyDer::from_pem_slice(&pem).map_err(key_of)?;
-    let provider = Arc::new(ring::default_provider());
-    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
-        .with_safe_default_protocol_versions()
-        .map_err(|e| fault(e.to_string()))?;
-    let builder = match &tls.ca_file {
-        None => builder.with_no_client_auth(),
-        Some(ca) => {
-            let mut roots = RootCertStore::empty();
-            for authority in certificates(ca).await? {
-                let added = roots.add(authority);
-                added.map_err(|e| fault(format!("{}: {e}", ca.display())))?;
-            }
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-            let verifier = verifier.build().map_err(|e| fault(e.to_string()))?;
-            builder.with_client_cert_verifier(verifier)
-        }
-    };
-    let config = builder.with_single_cert(certs, private);
-    let config = config.map_err(|e| fault(format!("{}: {e}", cert.display())))?;
-    Ok(TlsAcceptor::from(Arc::new(config)))
-}
-
-async fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Failure> {
-    let pem = read(path).await?;
-    let certs: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-    match certs {
-        Ok(certs) if !certs.is_empty() => Ok(certs),
-        _ => Err(Failure::config((
-            "tls",
-            format!("{}: expected certificates in PEM", path.display()),
-        ))),
-    }
-}
-
-async fn read(path: &Path) -> Result<Vec<u8>, Failure> {
-    let read = tokio::fs::read(path).await;
-    read.map_err(|e| Failure::config(("tls", format!("{}: {e}", path.display()))))
 }
 
 async fn accept(

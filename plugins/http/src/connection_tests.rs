@@ -3,10 +3,7 @@
 use super::*;
 use consign_plugin::testing;
 use tokio::net::TcpStream;
-use tokio_rustls::{
-    TlsConnector,
-    rustls::{ClientConfig, pki_types::ServerName},
-};
+use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
 
 const SOON: Duration = Duration::from_secs(5);
 
@@ -141,20 +138,15 @@ async fn tls_serves_and_can_ask_for_client_certificates() {
     let (cert, key) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
     std::fs::write(&cert, made.cert.pem()).unwrap();
     std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
-    let mut roots = RootCertStore::empty();
-    roots.add(made.cert.der().clone()).unwrap();
-    let client = |roots: RootCertStore| {
-        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        TlsConnector::from(Arc::new(config))
+    let trusting = Tls {
+        ca_file: Some(cert.clone()),
+        ..Tls::default()
     };
+    let client = TlsConnector::from(trusting.client().await.unwrap());
     let ask = async |http: &Http| {
         let stream = TcpStream::connect(http.address()).await.unwrap();
         let name = ServerName::try_from("localhost").unwrap();
-        let mut stream = client(roots.clone()).connect(name, stream).await.unwrap();
+        let mut stream = client.connect(name, stream).await.unwrap();
         let _ = stream
             .write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
             .await;

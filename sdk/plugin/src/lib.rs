@@ -137,6 +137,8 @@ mod shim;
 mod source;
 mod source_state;
 pub mod testing;
+#[cfg(feature = "tls")]
+pub mod tls;
 mod traits;
 
 pub use batch::{Batch, Headers, Write, WriteKey};
