@@ -80,13 +80,22 @@ pub struct Host {
 }
 
 impl Host {
-    /// Writes `config` to `folder/consign.yaml` with `{plugins}` and `{console}` filled in, data in
+    /// Writes `config` to `folder/consign.yaml` with the built plugins and a free console port, data in
     /// `folder/data`. Nothing is started yet.
     pub fn new(folder: &Path, config: &str) -> Self {
+        Self::with_plugins(folder, config, &[])
+    }
+
+    /// The same with more folders of plugins.
+    pub fn with_plugins(folder: &Path, config: &str, more: &[&Path]) -> Self {
         let console = free_port();
+        let plugins: Vec<String> = std::iter::once(built().plugins.as_path())
+            .chain(more.iter().copied())
+            .map(|folder| folder.display().to_string())
+            .collect();
         let text = format!(
             "data_dir: ./data\nplugins: [{}]\nconsole: {{ listen: \"127.0.0.1:{console}\" }}\n{config}",
-            built().plugins.display()
+            plugins.join(", ")
         );
         std::fs::write(folder.join("consign.yaml"), text).expect("config written");
         Self {

@@ -10,6 +10,7 @@
 
 mod common;
 
+use common::config::{Config, FAST, send, to_table};
 use common::{Poster, assert_ledgers, assert_once, drained, read_stream, read_table};
 use consign_e2e::{Host, free_port};
 use std::io::Write as _;
@@ -27,30 +28,17 @@ async fn http_to_jetstream_survives_kills_under_load() {
     let port = free_port();
     let name = format!("E2E_HTTP_{port}");
     make_stream(&nats.url, &name, &format!("e2e.http.{port}")).await;
-    let mut host = Host::new(
-        folder.path(),
-        &format!(
-            r#"
-connections:
-  hooks: {{ connector: http, config: {{ listen: "127.0.0.1:{port}" }} }}
-  bus:   {{ connector: nats, config: {{ servers: ["{url}"] }} }}
-adapters:
-  hooks:
-    source: {{ connection: hooks, operation: http.receive, config: {{ path: /in }} }}
-    routes:
-      - name: all
-        send:
-          - id: bus
-            connection: bus
-            operation: nats.publish
-            config: {{ subject: "e2e.http.{port}", jetstream: true, stream: {name} }}
-            batch: {{ max_writes: 64 }}
-            retry: {{ backoff: {{ initial: 50ms, max: 500ms }} }}
-            require: effectively_once
-"#,
-            url = nats.url
-        ),
+    let published = send(
+        "bus",
+        "bus",
+        "nats.publish",
+        &format!("subject: \"e2e.http.{port}\", jetstream: true, stream: {name}"),
+        &format!("batch: {{ max_writes: 64 }}, require: effectively_once, {FAST}"),
     );
+    let config = Config::new()
+        .connection("bus", "nats", &format!("servers: [\"{}\"]", nats.url))
+        .hooks(port, &[published]);
+    let mut host = Host::new(folder.path(), &config.text());
     host.start().await;
     let poster = Poster::start(&format!("http://127.0.0.1:{port}/in"), 16);
     for _ in 0..KILLS {
@@ -85,30 +73,17 @@ async fn jetstream_to_sqlite_survives_kills_and_keeps_keys() {
             .unwrap();
         ack.await.unwrap();
     }
-    let mut host = Host::new(
-        folder.path(),
-        &format!(
-            r#"
-connections:
-  bus:   {{ connector: nats, config: {{ servers: ["{url}"] }} }}
-  table: {{ connector: sqlite, config: {{ path: ./out.db }} }}
-adapters:
-  orders:
-    source: {{ connection: bus, operation: nats.consume, config: {{ stream: {name}, consumer: consign, ack_wait: 2s }} }}
-    routes:
-      - name: all
-        send:
-          - id: table
-            connection: table
-            operation: sqlite.write
-            config: {{ table: orders, create_table: true, columns: {{ id: "{{{{ .body.id }}}}" }}, write_key_column: write_key }}
-            batch: {{ max_writes: 20 }}
-            retry: {{ backoff: {{ initial: 50ms, max: 500ms }} }}
-            require: effectively_once
-"#,
-            url = nats.url
-        ),
-    );
+    let source = format!("stream: {name}, consumer: consign, ack_wait: 2s");
+    let more = format!("batch: {{ max_writes: 20 }}, require: effectively_once, {FAST}");
+    let config = Config::new()
+        .connection("bus", "nats", &format!("servers: [\"{}\"]", nats.url))
+        .database()
+        .adapter(
+            "orders",
+            ["bus", "nats.consume", &source],
+            &[to_table("orders", &more)],
+        );
+    let mut host = Host::new(folder.path(), &config.text());
     let out = folder.path().join("out.db");
     let rows = || read_table(&out, "orders").len();
     for kill in 1..=KILLS {
@@ -143,27 +118,19 @@ async fn tailed_lines_become_files_once_each_over_kills() {
     let folder = tempfile::tempdir().unwrap();
     let logs = folder.path().join("logs");
     std::fs::create_dir(&logs).unwrap();
-    let mut host = Host::new(
-        folder.path(),
-        r#"
-connections:
-  logs: { connector: localfile, config: { root: ./logs } }
-  out:  { connector: localfile, config: { root: ./out } }
-adapters:
-  lines:
-    source: { connection: logs, operation: localfile.read, config: { path: app.log, mode: tail, content_type: application/json, poll_interval: 20ms } }
-    routes:
-      - name: all
-        send:
-          - id: each
-            connection: out
-            operation: localfile.write.local
-            config: { path: "{{ .body.id }}.json", overwrite_existing: false }
-            batch: { max_writes: 32 }
-            retry: { backoff: { initial: 50ms, max: 500ms } }
-            require: effectively_once
-"#,
+    let source = "path: app.log, mode: tail, content_type: application/json, poll_interval: 20ms";
+    let each = send(
+        "each",
+        "out",
+        "localfile.write.local",
+        "path: \"{{ .body.id }}.json\", overwrite_existing: false",
+        &format!("batch: {{ max_writes: 32 }}, require: effectively_once, {FAST}"),
     );
+    let config = Config::new()
+        .connection("logs", "localfile", "root: ./logs")
+        .connection("out", "localfile", "root: ./out")
+        .adapter("lines", ["logs", "localfile.read", source], &[each]);
+    let mut host = Host::new(folder.path(), &config.text());
     let mut log = std::fs::File::create(logs.join("app.log")).unwrap();
     let mut written = 0;
     for _ in 0..KILLS {

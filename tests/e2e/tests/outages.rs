@@ -9,6 +9,7 @@
 
 mod common;
 
+use common::config::{Config, FAST, send, to_table};
 use common::{Poster, assert_ledgers, assert_once, drained, read_stream, read_table};
 use consign_e2e::{Host, free_port};
 use std::time::Duration;
@@ -31,28 +32,18 @@ async fn a_nats_server_that_stops_and_starts_loses_nothing() {
         .create_stream(config)
         .await
         .unwrap();
-    let mut host = Host::new(
-        folder.path(),
-        &format!(
-            r#"
-connections:
-  hooks: {{ connector: http, config: {{ listen: "127.0.0.1:{port}" }} }}
-  bus:   {{ connector: nats, config: {{ servers: ["{url}"], timeouts: {{ connect: 2s, request: 2s }} }} }}
-adapters:
-  hooks:
-    source: {{ connection: hooks, operation: http.receive, config: {{ path: /in }} }}
-    routes:
-      - name: all
-        send:
-          - id: bus
-            connection: bus
-            operation: nats.publish
-            config: {{ subject: out, jetstream: true, stream: OUT }}
-            batch: {{ max_writes: 32 }}
-            timeout: 3s
-"#
-        ),
+    let published = send(
+        "bus",
+        "bus",
+        "nats.publish",
+        "subject: out, jetstream: true, stream: OUT",
+        "batch: { max_writes: 32 }, timeout: 3s",
     );
+    let bus = format!("servers: [\"{url}\"], timeouts: {{ connect: 2s, request: 2s }}");
+    let config = Config::new()
+        .connection("bus", "nats", &bus)
+        .hooks(port, &[published]);
+    let mut host = Host::new(folder.path(), &config.text());
     host.start().await;
     let poster = Poster::start(&format!("http://127.0.0.1:{port}/in"), 8);
     poster.wait_for(100).await;
@@ -91,28 +82,11 @@ adapters:
 async fn sigterm_drains_and_what_is_pending_waits_for_the_next_start() {
     let folder = tempfile::tempdir().unwrap();
     let port = free_port();
-    let mut host = Host::new(
-        folder.path(),
-        &format!(
-            r#"
-connections:
-  hooks: {{ connector: http, config: {{ listen: "127.0.0.1:{port}" }} }}
-  table: {{ connector: sqlite, config: {{ path: ./out.db }} }}
-adapters:
-  hooks:
-    source: {{ connection: hooks, operation: http.receive, config: {{ path: /in }} }}
-    routes:
-      - name: all
-        send:
-          - id: table
-            connection: table
-            operation: sqlite.write
-            config: {{ table: orders, create_table: true, columns: {{ id: "{{{{ .body.id }}}}" }}, write_key_column: write_key }}
-            batch: {{ max_writes: 32 }}
-            retry: {{ backoff: {{ initial: 50ms, max: 500ms }} }}
-"#
-        ),
-    );
+    let more = format!("batch: {{ max_writes: 32 }}, {FAST}");
+    let config = Config::new()
+        .connection("table", "sqlite", "path: ./out.db")
+        .hooks(port, &[to_table("orders", &more)]);
+    let mut host = Host::new(folder.path(), &config.text());
     host.start().await;
     let poster = Poster::start(&format!("http://127.0.0.1:{port}/in"), 8);
     poster.wait_for(100).await;

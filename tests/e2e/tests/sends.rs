@@ -9,10 +9,11 @@
 
 mod common;
 
-use common::{drained, read_table};
+use common::config::{Config, send, to_table};
+use common::{drained, read_table, wait_for_event, wait_until};
 use consign_e2e::{Host, free_port};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Holds a table's database so that nobody else can write.
 fn lock(path: &Path) -> rusqlite::Connection {
@@ -23,40 +24,17 @@ fn lock(path: &Path) -> rusqlite::Connection {
     lock
 }
 
-async fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let from = Instant::now();
-    while !done() {
-        assert!(
-            from.elapsed() < Duration::from_secs(60),
-            "never saw: {what}"
-        );
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
-const TABLE: &str = r#"config: { table: t, create_table: true, columns: { id: "{{ .body.id }}" }, write_key_column: write_key }"#;
+/// Tries again soon, for tests that wait for it.
+const SOON: &str = "retry: { backoff: { initial: 100ms, max: 1s } }";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_direct_send_of_a_session_is_answered_by_its_destination() {
     let folder = tempfile::tempdir().unwrap();
     let port = free_port();
-    let mut host = Host::new(
-        folder.path(),
-        &format!(
-            r#"
-connections:
-  hooks: {{ connector: http, config: {{ listen: "127.0.0.1:{port}" }} }}
-  table: {{ connector: sqlite, config: {{ path: ./out.db, busy_timeout: 100ms }} }}
-adapters:
-  hooks:
-    source: {{ connection: hooks, operation: http.receive, config: {{ path: /in }} }}
-    routes:
-      - name: all
-        send:
-          - {{ id: table, connection: table, operation: sqlite.write, delivery: direct, {TABLE} }}
-"#
-        ),
-    );
+    let config = Config::new()
+        .database()
+        .hooks(port, &[to_table("t", "delivery: direct")]);
+    let mut host = Host::new(folder.path(), &config.text());
     let out = folder.path().join("out.db");
     host.start().await;
     let client = reqwest::Client::new();
@@ -113,24 +91,13 @@ async fn a_direct_send_blocked_far_beyond_ack_wait_is_held_and_not_redelivered()
     let stream = jetstream.create_stream(config).await.unwrap();
     let out = folder.path().join("out.db");
     let held = lock(&out);
-    let mut host = Host::new(
-        folder.path(),
-        &format!(
-            r#"
-connections:
-  bus:   {{ connector: nats, config: {{ servers: ["{url}"] }} }}
-  table: {{ connector: sqlite, config: {{ path: ./out.db, busy_timeout: 100ms }} }}
-adapters:
-  orders:
-    source: {{ connection: bus, operation: nats.consume, config: {{ stream: {name}, consumer: consign, ack_wait: 12s }} }}
-    routes:
-      - name: all
-        send:
-          - {{ id: table, connection: table, operation: sqlite.write, delivery: direct, retry: {{ backoff: {{ initial: 100ms, max: 1s }} }}, {TABLE} }}
-"#,
-            url = nats.url
-        ),
-    );
+    let source = format!("stream: {name}, consumer: consign, ack_wait: 12s");
+    let direct = to_table("t", &format!("delivery: direct, {SOON}"));
+    let config = Config::new()
+        .connection("bus", "nats", &format!("servers: [\"{}\"]", nats.url))
+        .database()
+        .adapter("orders", ["bus", "nats.consume", &source], &[direct]);
+    let mut host = Host::new(folder.path(), &config.text());
     host.start().await;
     for n in 0..3 {
         jetstream
@@ -175,25 +142,18 @@ async fn a_receipt_waits_for_its_bill_over_a_kill() {
     let port = free_port();
     let out = folder.path().join("out.db");
     let held = lock(&out);
-    let mut host = Host::new(
-        folder.path(),
-        &format!(
-            r#"
-connections:
-  hooks: {{ connector: http, config: {{ listen: "127.0.0.1:{port}" }} }}
-  table: {{ connector: sqlite, config: {{ path: ./out.db, busy_timeout: 100ms }} }}
-  files: {{ connector: localfile, config: {{ root: ./receipts }} }}
-adapters:
-  hooks:
-    source: {{ connection: hooks, operation: http.receive, config: {{ path: /in }} }}
-    routes:
-      - name: all
-        send:
-          - {{ id: bill, connection: table, operation: sqlite.write, retry: {{ backoff: {{ initial: 100ms, max: 1s }} }}, {TABLE} }}
-          - {{ id: receipt, after: bill, connection: files, operation: localfile.write.local, config: {{ path: "{{{{ .body.id }}}}.json" }} }}
-"#
-        ),
+    let files = send(
+        "receipt",
+        "files",
+        "localfile.write.local",
+        "path: \"{{ .body.id }}.json\"",
+        "after: table",
     );
+    let config = Config::new()
+        .database()
+        .connection("files", "localfile", "root: ./receipts")
+        .hooks(port, &[to_table("t", SOON), files]);
+    let mut host = Host::new(folder.path(), &config.text());
     let receipts = || {
         std::fs::read_dir(folder.path().join("receipts")).map_or(0, |files| {
             files
@@ -242,25 +202,26 @@ async fn a_full_lane_holds_an_offset_tracked_source_back_and_says_so() {
     std::fs::create_dir(&logs).unwrap();
     let out = folder.path().join("out.db");
     let held = lock(&out);
-    let mut host = Host::new(
-        folder.path(),
-        &format!(
-            r#"
-connections:
-  logs:  {{ connector: localfile, config: {{ root: ./logs }} }}
-  table: {{ connector: sqlite, config: {{ path: ./out.db, busy_timeout: 100ms }} }}
-  files: {{ connector: localfile, config: {{ root: ./files }} }}
-adapters:
-  lines:
-    source: {{ connection: logs, operation: localfile.read, config: {{ path: app.log, content_type: application/json, poll_interval: 20ms }} }}
-    routes:
-      - name: all
-        send:
-          - {{ id: table, connection: table, operation: sqlite.write, quota: 64KiB, batch: {{ max_writes: 50 }}, retry: {{ backoff: {{ initial: 100ms, max: 1s }} }}, {TABLE} }}
-          - {{ id: file, connection: files, operation: localfile.write.local, config: {{ path: "{{{{ .body.id }}}}.json" }}, batch: {{ max_writes: 50 }} }}
-"#
+    let source = "path: app.log, content_type: application/json, poll_interval: 20ms";
+    let sends = [
+        to_table(
+            "t",
+            &format!("quota: 64KiB, batch: {{ max_writes: 50 }}, {SOON}"),
         ),
-    );
+        send(
+            "file",
+            "files",
+            "localfile.write.local",
+            "path: \"{{ .body.id }}.json\"",
+            "batch: { max_writes: 50 }",
+        ),
+    ];
+    let config = Config::new()
+        .connection("logs", "localfile", "root: ./logs")
+        .database()
+        .connection("files", "localfile", "root: ./files")
+        .adapter("lines", ["logs", "localfile.read", source], &sends);
+    let mut host = Host::new(folder.path(), &config.text());
     let lines: Vec<String> = (0..2_000)
         .map(|n| format!("{{\"id\": \"l{n}\"}}\n"))
         .collect();
@@ -299,19 +260,4 @@ adapters:
         "one lane's backlog doubles nothing in another"
     );
     assert_eq!(host.stop(), Some(0));
-}
-
-async fn wait_for_event(host: &Host, code: &str) {
-    let from = Instant::now();
-    loop {
-        let events = host
-            .get(&format!("/api/v1/events?code={code}"))
-            .await
-            .unwrap_or_default();
-        if events.as_array().is_some_and(|events| !events.is_empty()) {
-            return;
-        }
-        assert!(from.elapsed() < Duration::from_secs(30), "no event {code}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
 }

@@ -1,8 +1,12 @@
 //! What the process tests share: a client that retries under one key, and readers that count effects.
 #![allow(dead_code, reason = "each test binary uses some of these")]
 
+pub mod config;
+pub mod server;
+
 use consign_e2e::Host;
 use futures::StreamExt as _;
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -151,7 +155,7 @@ pub async fn read_stream(url: &str, stream: &str) -> Effects {
             .unwrap()
             .unwrap()
             .unwrap();
-        let body: serde_json::Value = serde_json::from_slice(&message.payload).unwrap();
+        let body: Value = serde_json::from_slice(&message.payload).unwrap();
         let key = message
             .headers
             .as_ref()
@@ -195,7 +199,7 @@ pub fn read_table(path: &std::path::Path, table: &str) -> Effects {
 }
 
 /// Waits until no lane has pending writes.
-pub async fn drained(host: &Host) -> serde_json::Value {
+pub async fn drained(host: &Host) -> Value {
     host.until("all lanes empty", |status| {
         status["lanes"]
             .as_array()
@@ -204,9 +208,56 @@ pub async fn drained(host: &Host) -> serde_json::Value {
     .await
 }
 
+/// The lane with this id.
+pub fn lane<'a>(status: &'a Value, id: &str) -> &'a Value {
+    let lanes = status["lanes"].as_array().unwrap();
+    lanes
+        .iter()
+        .find(|lane| lane["id"] == id)
+        .unwrap_or_else(|| panic!("no lane {id}: {status:#}"))
+}
+
+/// All events with this code.
+pub async fn events(host: &Host, code: &str) -> Vec<Value> {
+    let path = format!("/api/v1/events?code={code}");
+    match host.get(&path).await {
+        Some(Value::Array(events)) => events,
+        other => panic!("no events: {other:?}"),
+    }
+}
+
+/// Waits until there is an event with this code.
+pub async fn wait_for_event(host: &Host, code: &str) -> Vec<Value> {
+    let from = Instant::now();
+    loop {
+        let found = events(host, code).await;
+        if !found.is_empty() {
+            return found;
+        }
+        assert!(
+            from.elapsed() < Duration::from_secs(30),
+            "no event {code}\n{}",
+            host.log()
+        );
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Waits until this holds.
+pub async fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let from = Instant::now();
+    while !done() {
+        assert!(
+            from.elapsed() < Duration::from_secs(60),
+            "never saw: {what}"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 /// Both ledgers of a status document: received = outcomes + in process; accepted = outcomes + pending.
-pub fn assert_ledgers(status: &serde_json::Value) {
-    let sum = |value: &serde_json::Value| -> u64 {
+pub fn assert_ledgers(status: &Value) {
+    let sum = |value: &Value| -> u64 {
         value
             .as_object()
             .unwrap()
