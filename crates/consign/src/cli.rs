@@ -42,7 +42,7 @@ pub enum Command {
         /// The host's configuration.
         #[arg(value_hint = ValueHint::FilePath)]
         file: PathBuf,
-        /// The cases (YAML).
+        /// The cases (YAML). A message without `time_unix_ms` has the time of the run; its `.id` is zeros.
         #[arg(value_hint = ValueHint::FilePath)]
         cases: PathBuf,
         /// Write what came out into the cases file as what is expected.
@@ -53,8 +53,8 @@ pub enum Command {
     Explain {
         /// A configuration, or an event code (`gate_closed`).
         subject: String,
-        /// The message, a JSON document with `body` and optionally `headers`, `key`, `source` (with a
-        /// configuration); `-` reads it from standard input.
+        /// The message, a JSON document with `body` and optionally `headers`, `key`, `source`,
+        /// `time_unix_ms` (default: now), with a configuration; `-` reads it from standard input.
         message: Option<String>,
         /// The adapter, when the configuration has several.
         #[arg(long)]

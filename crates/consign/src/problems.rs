@@ -2,7 +2,7 @@
 
 use crate::output::{CliError, Kind};
 use consign_config::{Environment, Problem};
-use consign_runtime::Plan;
+use consign_runtime::{Copies, Plan};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -31,9 +31,14 @@ pub fn values(problems: &[Problem]) -> Vec<Value> {
         .collect()
 }
 
-/// Reads, checks and compiles a configuration.
+/// Reads, checks and compiles a configuration, for a look at it.
 pub fn plan(file: &Path) -> Result<Plan, CliError> {
-    consign_runtime::plan(file, &Surroundings, None).map_err(|problems| error(&problems))
+    plan_with(file, Copies::Temporary)
+}
+
+/// The same, with a place for the copies of plugins.
+pub fn plan_with(file: &Path, copies: Copies) -> Result<Plan, CliError> {
+    consign_runtime::plan(file, &Surroundings, copies).map_err(|problems| error(&problems))
 }
 
 /// The process's environment variables and files.

@@ -31,7 +31,11 @@ pub(crate) fn open(
     };
     let copy = match cache_dir {
         Some(folder) => {
-            fs::create_dir_all(folder).map_err(cannot_copy)?;
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(folder)
+                .map_err(cannot_copy)?;
             copy_to(folder, file, bytes).map_err(cannot_copy)?
         }
         None => {
@@ -45,6 +49,21 @@ pub(crate) fn open(
         let _ = copy.parent().map(fs::remove_dir);
     }
     opened
+}
+
+/// Removes copies of plugins that are loaded no more: an upgrade leaves one behind. A process that has
+/// one mapped keeps it.
+pub(crate) fn tidy(folder: &Path, loaded: &[&str]) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let is_copy = name.starts_with("lib") && (name.ends_with(".so") || name.ends_with(".tmp"));
+        if is_copy && !loaded.iter().any(|digest| name.contains(digest)) {
+            // A file that cannot be removed takes room and does no harm.
+            let _ = fs::remove_file(path);
+        }
+    }
 }
 
 /// `<name>-<digest>.so`, written once.

@@ -14,7 +14,7 @@ use consign_abi::json::{self, OpenConnection};
 use consign_abi::{FailureKind, PluginRef};
 use consign_manifest::{
     ConnectorManifest, Manifest, OperationDeclaration, OperationManifest, PluginKind,
-    ResolveRequest, Resolved, ResolvedSource, SinkDeclaration,
+    ResolveRequest, Resolved, ResolvedSource, SinkDeclaration, SourceAnswer,
 };
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
@@ -79,6 +79,8 @@ pub struct Resolution {
     /// What the plugin claimed beyond its declaration and did not get, one sentence each: an
     /// event of the host.
     pub clamped: Vec<String>,
+    /// What a source takes for itself; see [`SourceAnswer::claims`].
+    pub claims: Vec<String>,
 }
 
 impl Plugins {
@@ -119,6 +121,10 @@ impl Plugins {
         }
         if !refusals.is_empty() {
             return Err(LoadError::new(refusals));
+        }
+        if let Some(folder) = &options.cache_dir {
+            let digests: Vec<&str> = loaded.iter().map(|p| p.file.digest.as_str()).collect();
+            library::tidy(folder, &digests);
         }
         for plugin in &loaded {
             let mut users = plugin.users.lock();
@@ -213,6 +219,7 @@ impl Plugins {
             }
         };
         let mut clamped = Vec::new();
+        let mut claims = Vec::new();
         let operation = match &operation.declaration {
             OperationDeclaration::Sink(declaration) => {
                 let mut resolved: Resolved = serde_json::from_value(value).map_err(bad)?;
@@ -220,7 +227,9 @@ impl Plugins {
                 ResolvedOperation::Sink(resolved)
             }
             OperationDeclaration::Source(declaration) => {
-                let mut resolved: ResolvedSource = serde_json::from_value(value).map_err(bad)?;
+                let answer: SourceAnswer = serde_json::from_value(value).map_err(bad)?;
+                let mut resolved = answer.resolved;
+                claims = answer.claims;
                 if resolved.delivery != declaration.delivery {
                     clamped.push(format!(
                         "{} resolves to delivery {:?} and declares {:?}",
@@ -231,7 +240,11 @@ impl Plugins {
                 ResolvedOperation::Source(resolved)
             }
         };
-        Ok(Resolution { operation, clamped })
+        Ok(Resolution {
+            operation,
+            clamped,
+            claims,
+        })
     }
 
     /// Opens a connection. Dropping the future cancels.

@@ -1,4 +1,4 @@
-//! A message as VRL sees it: `.body`, `.headers`, `.key`, `.time`, `.source`.
+//! A message as VRL sees it: `.body`, `.headers`, `.id`, `.key`, `.source`, `.time`.
 //!
 //! Each field is loaded when the first program that names it runs; the body is parsed then, once.
 //! Every change is noted, so that what was not changed leaves as it came.
@@ -13,7 +13,7 @@ use vrl::path::{OwnedSegment, OwnedTargetPath, PathPrefix};
 use vrl::value::{KeyString, ObjectMap, Value};
 
 /// The fields of a message in VRL, in alphabetical order.
-pub(crate) const FIELDS: [&str; 5] = ["body", "headers", "key", "source", "time"];
+pub(crate) const FIELDS: [&str; 6] = ["body", "headers", "id", "key", "source", "time"];
 /// Header in which the content type shows and can be changed.
 const CONTENT_TYPE: &str = "content-type";
 
@@ -25,12 +25,13 @@ type Headers = Vec<(String, Bytes)>;
 pub(crate) struct Fields(u8);
 
 impl Fields {
-    pub(crate) const ALL: Self = Self(0b1_1111);
+    pub(crate) const ALL: Self = Self(0b11_1111);
     const BODY: u8 = 1;
     const HEADERS: u8 = 1 << 1;
-    const KEY: u8 = 1 << 2;
-    const SOURCE: u8 = 1 << 3;
-    const TIME: u8 = 1 << 4;
+    const ID: u8 = 1 << 2;
+    const KEY: u8 = 1 << 3;
+    const SOURCE: u8 = 1 << 4;
+    const TIME: u8 = 1 << 5;
 
     pub(crate) fn add(&mut self, name: &str) {
         if let Some(i) = FIELDS.iter().position(|field| *field == name) {
@@ -83,6 +84,9 @@ impl<'m> Event<'m> {
         if missing & Fields::HEADERS != 0 {
             let headers = headers_value(&self.message);
             self.put("headers", headers);
+        }
+        if missing & Fields::ID != 0 {
+            self.put("id", Value::from(self.message.id.to_string()));
         }
         if missing & Fields::KEY != 0 {
             let key = Value::from(self.routing_key().unwrap_or_default());

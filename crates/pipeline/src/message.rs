@@ -4,7 +4,8 @@ use bytes::Bytes;
 use serde_json::{Map, Value};
 use std::fmt;
 
-/// Names a message inside this host; given at receipt. Shown as 32 lower-case hex digits.
+/// Names a message: the same each time it is handed over where the source names it, else given at
+/// receipt. Shown as 32 lower-case hex digits; `.id` in VRL.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct MessageId(pub [u8; 16]);
 
@@ -23,7 +24,7 @@ impl fmt::Debug for MessageId {
 /// What a source hands over. Cloning shares the body and the header values.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Message {
-    /// Its name inside this host.
+    /// Its name.
     pub id: MessageId,
     /// The body, byte for byte.
     pub body: Bytes,

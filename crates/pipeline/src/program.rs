@@ -2,7 +2,7 @@
 
 use crate::template::Template;
 use crate::topic::Pattern;
-use crate::vrl_program::{Access, Compiled, Types, described};
+use crate::vrl_program::{ASSIGNS, Access, Compiled, MESSAGE_ID, Types, assigns, described};
 use consign_config::{Adapter, Order, Place, Problem, Route, Send, Text, Transform, in_order};
 use serde_json::{Value, json};
 use vrl::path::OwnedValuePath;
@@ -77,6 +77,9 @@ pub struct TemplateInfo {
     /// to, directly or through a transform. Where such a template names the target of a write, a
     /// message that is handed over again may land elsewhere: the promise falls.
     pub nondeterministic: Vec<&'static str>,
+    /// It renders the message's name (`.id`), directly or through a transform: another one each time
+    /// where the source does not name its messages.
+    pub reads_id: bool,
 }
 
 impl Program {
@@ -235,7 +238,9 @@ fn condition(
     if kind.is_boolean() {
         return Some((compiled, source.clone()));
     }
-    let help = if source.contains("??") {
+    let help = if assigns(source) && !source.contains(';') {
+        ASSIGNS
+    } else if source.contains("??") {
         "VRL reads `a ?? 0 > 0` as `a ?? (0 > 0)`: put the default in brackets, `(a ?? 0) > 0`"
     } else if kind.contains_boolean() {
         "say what holds when it is not a boolean: `bool(…) ?? false`, or compare it, `… == true`"
@@ -273,11 +278,14 @@ impl SendProgram {
             nondeterministic.extend(template.reads().flat_map(|path| taint.of(path)));
             nondeterministic.sort_unstable();
             nondeterministic.dedup();
+            let reads_id = nondeterministic.contains(&MESSAGE_ID);
+            nondeterministic.retain(|name| *name != MESSAGE_ID);
             templates.push(TemplateInfo {
                 pointer: text.pointer.clone(),
                 source: template.source().clone(),
                 slot,
                 nondeterministic,
+                reads_id,
             });
             compiled.push(template);
         }

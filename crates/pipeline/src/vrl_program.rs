@@ -35,6 +35,10 @@ const NONDETERMINISTIC: [&str; 7] = [
     "uuid_v7",
 ];
 
+/// Stands among the nondeterministic functions for a program that reads the message's name, which
+/// differs each time a message is handed over whose source does not name it.
+pub(crate) const MESSAGE_ID: &str = ".id";
+
 static FUNCTIONS: LazyLock<Vec<Box<dyn Function>>> = LazyLock::new(|| {
     vrl::stdlib::all()
         .into_iter()
@@ -57,7 +61,7 @@ pub(crate) enum Access {
 pub(crate) struct Compiled {
     program: Program,
     fields: Fields,
-    /// Functions in it that answer differently each time.
+    /// Functions in it that answer differently each time, and [`MESSAGE_ID`] where it is read.
     pub(crate) nondeterministic: Vec<&'static str>,
     pub(crate) reads: Vec<OwnedValuePath>,
     pub(crate) writes: Vec<OwnedValuePath>,
@@ -74,6 +78,7 @@ impl Types {
         let fields = [
             ("body", json_kind()),
             ("headers", Kind::object(Collection::from_unknown(header))),
+            ("id", Kind::bytes()),
             ("key", Kind::bytes()),
             ("source", Kind::object(Collection::any())),
             ("time", Kind::timestamp()),
@@ -105,7 +110,7 @@ impl Compiled {
         match access {
             Access::Read => config.set_read_only(),
             Access::Change => {
-                for field in ["time", "source"] {
+                for field in ["id", "source", "time"] {
                     let path = OwnedValuePath::single_field(field);
                     config.set_read_only_path(OwnedTargetPath::event(path), true);
                 }
@@ -123,7 +128,7 @@ impl Compiled {
                     diagnostics
                         .iter()
                         .filter(|d| d.is_problem())
-                        .map(|d| told(source, d)),
+                        .map(|d| told(source, access, d)),
                 );
                 return None;
             }
@@ -146,12 +151,17 @@ impl Compiled {
         if problems.len() > before {
             return None;
         }
+        let reads_id = info
+            .target_queries
+            .iter()
+            .any(|path| matches!(top_field(path), Top::Root | Top::Field("id")));
         let inside = |paths: &[OwnedTargetPath]| paths.iter().map(|p| p.path.clone()).collect();
         Some(Self {
             fields,
             nondeterministic: calls(source)
                 .filter_map(|name| NONDETERMINISTIC.iter().find(|n| **n == name))
                 .copied()
+                .chain(reads_id.then_some(MESSAGE_ID))
                 .collect(),
             reads: inside(&info.target_queries),
             writes: inside(&info.target_assignments),
@@ -234,7 +244,7 @@ fn place_of(source: &Text, part: &str) -> Place {
 }
 
 /// A compiler's diagnostic as one problem.
-fn told(source: &Text, diagnostic: &vrl::diagnostic::Diagnostic) -> Problem {
+fn told(source: &Text, access: Access, diagnostic: &vrl::diagnostic::Diagnostic) -> Problem {
     let label = diagnostic
         .labels
         .iter()
@@ -255,8 +265,11 @@ fn told(source: &Text, diagnostic: &vrl::diagnostic::Diagnostic) -> Problem {
         message.push_str(&format!(" ({})", labels.join("; ")));
     }
     let help = match diagnostic.code {
+        _ if message.contains("read-only") && access == Access::Read && assigns(source) => {
+            Some(ASSIGNS.to_owned())
+        }
         _ if message.contains("read-only") => Some(
-            "`.time` and `.source` are never changed, and a condition, a key and a template change nothing: use a transform for `.body`, `.headers` and `.key`"
+            "`.id`, `.time` and `.source` are never changed, and a condition, a key and a template change nothing: use a transform for `.body`, `.headers` and `.key`"
                 .to_owned(),
         ),
         100 | 103 | 110 => Some(
@@ -267,6 +280,27 @@ fn told(source: &Text, diagnostic: &vrl::diagnostic::Diagnostic) -> Problem {
         _ => None,
     };
     Problem::error(&place, "vrl", message).maybe_help(help)
+}
+
+/// What to do about an `=` where nothing can be assigned.
+pub(crate) const ASSIGNS: &str =
+    "`=` assigns a value, and nothing is changed here: to compare, write `==`";
+
+/// Whether a program has a lone `=` outside of texts and comments: an assignment.
+pub(crate) fn assigns(source: &str) -> bool {
+    let mut rest = source;
+    let mut before = ' ';
+    while let Some(c) = rest.chars().next() {
+        let after = rest
+            .get(c.len_utf8()..)
+            .and_then(|rest| rest.chars().next());
+        if c == '=' && !"=!<>".contains(before) && !matches!(after, Some('=' | '>' | '~')) {
+            return true;
+        }
+        before = c;
+        rest = rest.get(step(rest, c)..).unwrap_or_default();
+    }
+    false
 }
 
 fn forbidden(source: &str) -> Option<String> {
@@ -286,9 +320,6 @@ fn calls(source: &str) -> impl Iterator<Item = &str> {
     let mut names = Vec::new();
     while let Some(c) = rest.chars().next() {
         let skip = match c {
-            '#' => rest.find('\n').unwrap_or(rest.len()),
-            '"' => quoted(rest, '"'),
-            '\'' => quoted(rest, '\''),
             c if c.is_ascii_alphabetic() || c == '_' => {
                 let end = rest
                     .find(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
@@ -299,11 +330,21 @@ fn calls(source: &str) -> impl Iterator<Item = &str> {
                 }
                 end
             }
-            c => c.len_utf8(),
+            c => step(rest, c),
         };
         rest = rest.get(skip..).unwrap_or_default();
     }
     names.into_iter()
+}
+
+/// How far to the next character of a program that is neither in a text nor in a comment; `c` is the
+/// first of `rest`.
+fn step(rest: &str, c: char) -> usize {
+    match c {
+        '#' => rest.find('\n').unwrap_or(rest.len()),
+        '"' | '\'' => quoted(rest, c),
+        c => c.len_utf8(),
+    }
 }
 
 /// The length of a quoted text, its quotes included.
@@ -356,6 +397,29 @@ mod tests {
             calls(source).collect::<Vec<_>>(),
             ["now", "to_string", "parse_json"]
         );
+    }
+
+    #[test]
+    fn an_assignment_is_told_from_comparisons_and_texts() {
+        for source in [
+            ".a = 1",
+            "a=1",
+            ".a == 1 && .b = 2",
+            "x = .a == 1",
+            ".a |= {}",
+        ] {
+            assert!(assigns(source), "{source}");
+        }
+        for source in [
+            ".a == 1",
+            ".a != 1",
+            ".a <= 1 || .a >= 2",
+            ".a == \"b = c\"",
+            ".a == 's\'x = 1' # y = 2",
+            "map_values(.a) -> |v| { v }",
+        ] {
+            assert!(!assigns(source), "{source}");
+        }
     }
 
     #[test]

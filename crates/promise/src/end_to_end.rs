@@ -131,7 +131,7 @@ fn offset_tracked(column: Column, keys: KeyAcross, send: &SendPromise) -> EndToE
         Column::SameTarget if same => cell(Level::EffectivelyOnce, &[]),
         Column::SameTarget if send.key_names_target => cell(
             Level::AtLeastOnce,
-            &[KEYS_DIFFER, "the write key names the target"],
+            &[KEYS_DIFFER, "the message's `.id` names the target"],
         ),
         Column::SameTarget => cell(Level::EffectivelyOnce, &[]),
         Column::Alo if same => cell(

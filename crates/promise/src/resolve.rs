@@ -91,7 +91,8 @@ pub struct SendFacts {
     pub after_park: AfterPark,
     /// Names of target fields whose template gives another text each time it is rendered (`now()`).
     pub nondeterministic_target_fields: Vec<String>,
-    /// A template of a target field contains the write key, so another key is another target.
+    /// A template of a target field contains the message's name (`.id`), so that a message which its
+    /// source does not name lands elsewhere each time it is handed over.
     pub key_names_target: bool,
     /// The host keeps this send's batch boundaries durable before the first send.
     pub sealed_batches: bool,

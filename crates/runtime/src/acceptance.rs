@@ -227,17 +227,22 @@ impl Acceptor {
     /// Reserves room for `works`, as many of them from the front as fit; the rest comes back. Works
     /// with direct sends are committed alone.
     pub fn reserve(&self, mut works: Vec<Work>) -> Result<(Run, Vec<Work>), (Trouble, Vec<Work>)> {
-        if let Some((index, reason)) =
+        if let Some((index, trouble)) =
             works
                 .iter()
                 .enumerate()
                 .find_map(|(i, work)| match &work.evaluated {
-                    Some(Evaluated::Failed(failure)) => Some((i, failure.message.clone())),
+                    Some(Evaluated::Failed(failure)) if failure.passes => {
+                        Some((i, Trouble::Failed(failure.message.clone())))
+                    }
+                    Some(Evaluated::Failed(failure)) => {
+                        Some((i, Trouble::Unrenderable(failure.message.clone())))
+                    }
                     _ => None,
                 })
         {
             if index == 0 {
-                return Err((Trouble::Failed(reason), works));
+                return Err((trouble, works));
             }
             let rest = works.split_off(index);
             return self.reserve_from(works, rest);

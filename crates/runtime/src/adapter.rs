@@ -11,10 +11,10 @@ use crate::events::Events;
 use crate::staging::{Away, Staged, Staging};
 use crate::steps::STEP_MESSAGES;
 use crate::work::{Evaluated, MessageFailure, Trouble, Work};
-use consign_buffer::Known;
+use consign_buffer::{Known, Origin};
 use consign_ledger::{Code, Event};
 use consign_loader::{Incoming, Settle, SettleResult, SourceEvent, SourceEvents, SourceHandle};
-use consign_pipeline::{Message, MessageId};
+use consign_pipeline::{Message, MessageId, key};
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::future::Future;
@@ -36,6 +36,10 @@ const EXTEND_EVERY: Duration = Duration::from_secs(5);
 const EXTEND_AFTER_MS: u64 = 2_000;
 /// What a client is told to wait before it tries again.
 const RETRY_AFTER_MS: u64 = 1_000;
+/// After this long without another one, a client's conflicts are over: the next is an event again.
+const CONFLICT_QUIET_MS: u64 = 60_000;
+/// Clients whose conflicts are told apart; beyond, they share one event.
+const CONFLICTS_MAX: usize = 256;
 /// How long a source may take to stop before it is left to its connection's close.
 const STOP_DEADLINE: Duration = Duration::from_secs(15);
 /// How long commits may take at a stop; a commit is a flush, a direct send may be anything.
@@ -89,6 +93,8 @@ struct Task<'a> {
     /// Messages that are with a plugin.
     staging: Staging,
     blocked: bool,
+    /// When each client used a key for two bodies last, by the subject of its episode.
+    conflicts: HashMap<String, u64>,
 }
 
 /// Runs one opened source until it ends or `stop` turns true.
@@ -109,6 +115,7 @@ pub async fn run(
         settles: Vec::new(),
         staging: Staging::default(),
         blocked: false,
+        conflicts: HashMap::new(),
     };
     let mut room = spec.acceptor.buffer.watch_room();
     let mut retry = tokio::time::interval(RETRY_EVERY);
@@ -138,7 +145,10 @@ pub async fn run(
             },
             Ok(()) = room.changed(), if task.holds() => task.retry(),
             _ = retry.tick(), if task.holds() => task.retry(),
-            _ = extend.tick() => task.extend(),
+            _ = extend.tick() => {
+                task.extend();
+                task.forget_conflicts();
+            }
         }
         task.tell();
     };
@@ -192,7 +202,7 @@ impl Task<'_> {
             .source_json()
             .and_then(|json| serde_json::from_slice(json).ok())
             .unwrap_or_default();
-        let message = Message {
+        let mut message = Message {
             id: MessageId(id),
             body: incoming.body(),
             content_type: incoming.content_type().map(str::to_owned),
@@ -219,6 +229,9 @@ impl Task<'_> {
             keeps_position: incoming.position().is_some(),
         };
         let names = acceptor.names(&message, &given);
+        if let Some(identity) = &names.identity {
+            message.id = MessageId(key::message(&acceptor.adapter, acceptor.epoch, identity));
+        }
         Work {
             source_id: incoming.id(),
             bytes: incoming.weight(),
@@ -416,8 +429,9 @@ impl Task<'_> {
     }
 
     /// The acceptance check, and the routes.
-    fn ready(&self, work: &mut Work) -> Ready {
-        let acceptor = &self.spec.acceptor;
+    fn ready(&mut self, work: &mut Work) -> Ready {
+        let spec = self.spec;
+        let acceptor = &spec.acceptor;
         if work.not_before_ms > clock::monotonic_ms() {
             return Ready::Wait;
         }
@@ -430,7 +444,7 @@ impl Task<'_> {
                     return Ready::Ended(SettleResult::Repeat, MessageOutcome::Repeat);
                 }
                 Err(Known::Conflict) => {
-                    self.spec.events.emit(self.event(Code::IdempotencyConflict));
+                    self.conflict(work);
                     return Ready::Ended(SettleResult::Conflict, MessageOutcome::RefusedAtSource);
                 }
                 // The first copy is still on its way: what becomes of it decides about this one.
@@ -455,6 +469,44 @@ impl Task<'_> {
         }
     }
 
+    /// One event for each client that uses a key for two bodies, until it has stopped for a while.
+    fn conflict(&mut self, work: &Work) {
+        let said = |name: &str| work.message.source.get(name).and_then(|v| v.as_str());
+        let (principal, peer) = (said("principal"), said("remote"));
+        let mut subject = self.subject();
+        let client = principal.or(peer).unwrap_or("unknown");
+        if self.conflicts.len() < CONFLICTS_MAX {
+            subject = format!("{subject}, client {client}");
+        }
+        let mut event = self.event(Code::IdempotencyConflict).message(format!(
+            "adapter {}: client {client} used one idempotency key for two bodies",
+            self.spec.acceptor.adapter
+        ));
+        for (field, value) in [("principal", principal), ("peer", peer)] {
+            if let Some(value) = value {
+                event = event.field(field, value);
+            }
+        }
+        if let Some(Origin::ClientKey { key, .. }) = &work.origin {
+            event = event.field("key", MessageId(*key).to_string());
+        }
+        self.spec.events.open(&subject, event);
+        self.conflicts.insert(subject, clock::monotonic_ms());
+    }
+
+    /// Ends the episodes of clients that have not used a key twice for a while.
+    fn forget_conflicts(&mut self) {
+        let now = clock::monotonic_ms();
+        let events = &self.spec.events;
+        self.conflicts.retain(|subject, last| {
+            let goes_on = now.saturating_sub(*last) < CONFLICT_QUIET_MS;
+            if !goes_on {
+                events.close(subject, Code::IdempotencyConflict, None);
+            }
+            goes_on
+        });
+    }
+
     fn finished(&mut self, group: Option<String>, finished: Finished) {
         for work in &finished.works {
             self.accepting.remove(&work.source_id);
@@ -469,9 +521,9 @@ impl Task<'_> {
                     self.settled(work, SettleResult::Accepted, outcome);
                 }
                 if !self.spec.offset_tracked {
-                    self.spec
-                        .events
-                        .close(&self.subject(), Code::RefusedAtSource, None);
+                    for opened in [Code::RefusedAtSource, Code::TemplateFailed] {
+                        self.spec.events.close(&self.subject(), opened, None);
+                    }
                 }
             }
             Err(trouble) => {
@@ -556,7 +608,12 @@ impl Task<'_> {
                 "adapter {}: message {}: {}",
                 self.spec.acceptor.adapter, work.message.id, failure.message
             ));
-        self.spec.events.emit(event);
+        if code == Code::TemplateFailed && !self.spec.offset_tracked {
+            // Its sender is told each time; the log, once for the episode.
+            self.spec.events.open(&self.subject(), event);
+        } else {
+            self.spec.events.emit(event);
+        }
     }
 
     /// Tells the client of a session-based source.
@@ -571,7 +628,7 @@ impl Task<'_> {
                 MessageOutcome::RefusedAtSource,
                 Code::RefusedAtSource,
             ),
-            Trouble::Impossible(_) => (
+            Trouble::Impossible(_) | Trouble::Unrenderable(_) => (
                 SettleResult::Refused {
                     reason: reason.clone(),
                 },

@@ -32,4 +32,4 @@ mod work;
 
 pub use counters::MessageOutcome;
 pub use host::{Host, SourceState, StartError};
-pub use plan::{AdapterPlan, Plan, RoutePlan, SendPlan, plan};
+pub use plan::{AdapterPlan, Copies, Plan, RoutePlan, SendPlan, plan};

@@ -7,7 +7,7 @@ use consign_loader::{LoadError, LoadOptions, Plugins};
 use consign_manifest::{ResolvedSource, SinkDeclaration};
 use consign_pipeline::Program;
 use consign_promise::{RoutePromise, SendPromise};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// A checked configuration with what it comes to.
 pub struct Plan {
@@ -29,6 +29,8 @@ pub struct AdapterPlan {
     pub name: String,
     /// Level two of its source.
     pub source: ResolvedSource,
+    /// What its source takes for itself; no other adapter of the connection may.
+    pub claims: Vec<String>,
     /// How long its source may redeliver what it was told was accepted.
     pub redelivery_bound_ms: Option<u64>,
     /// Its compiled routes.
@@ -57,6 +59,15 @@ pub struct SendPlan {
     pub promise: SendPromise,
 }
 
+/// Where the copies of plugins are kept that are loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Copies {
+    /// In a temporary folder, gone once they are loaded: nothing is written to `data_dir`.
+    Temporary,
+    /// In `data_dir/plugins`, for a run.
+    InDataDir,
+}
+
 /// Reads, checks and compiles a configuration. Loads its plugins, which runs their code.
 ///
 /// # Errors
@@ -64,7 +75,7 @@ pub struct SendPlan {
 pub fn plan(
     path: &Path,
     environment: &dyn Environment,
-    cache: Option<PathBuf>,
+    copies: Copies,
 ) -> Result<Plan, Vec<Problem>> {
     let text = read(path)?;
     let look = consign_config::first_look(path, &text).map_err(|problem| vec![problem])?;
@@ -91,7 +102,7 @@ pub fn plan(
             folders: look.plugin_folders.clone(),
             wanted,
             lock,
-            cache_dir: cache,
+            cache_dir: (copies == Copies::InDataDir).then(|| look.data_dir.join("plugins")),
         };
         Plugins::load(&options).map_err(|error| refused(path, &look, &error))?
     };
@@ -123,6 +134,7 @@ pub fn plan(
             Err(mut faults) => problems.append(&mut faults),
         }
     }
+    problems.extend(claimed_twice(&config, &adapters));
     if problems.is_empty() {
         Ok(Plan {
             config,
@@ -134,6 +146,40 @@ pub fn plan(
     } else {
         Err(problems)
     }
+}
+
+/// Two sources that take the same thing: at a run only one of them would get it.
+fn claimed_twice(config: &Config, plans: &[AdapterPlan]) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let claimed = |plan: &AdapterPlan| {
+        config
+            .adapters
+            .iter()
+            .find(|a| a.name == plan.name.as_str())
+    };
+    for (number, plan) in plans.iter().enumerate() {
+        for (other, claim) in plans
+            .iter()
+            .take(number)
+            .flat_map(|other| other.claims.iter().map(move |claim| (other, claim)))
+        {
+            if let (Some(first), Some(second)) = (claimed(other), claimed(plan))
+                && first.source.connection == second.source.connection
+                && plan.claims.contains(claim)
+            {
+                let message = format!(
+                    "{claim} of connection {} is taken by adapter {} already ({}): only one adapter can have it",
+                    second.source.connection, first.name, first.source.place
+                );
+                problems.push(
+                    Problem::error(&second.source.place, "claimed_twice", message).help(
+                        "give one of them a path of its own, or make them one adapter with two routes",
+                    ),
+                );
+            }
+        }
+    }
+    problems
 }
 
 /// A plugin that was refused, at the place where the configuration asks for it, or at its beginning.

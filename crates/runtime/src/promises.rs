@@ -19,8 +19,8 @@ pub fn adapter(
 ) -> Result<(AdapterPlan, Vec<Problem>), Vec<Problem>> {
     let mut problems = Vec::new();
     let mut warnings = Vec::new();
-    let source = match source(config, adapter, plugins) {
-        Ok(source) => source,
+    let (source, claims) = match source(config, adapter, plugins) {
+        Ok(found) => found,
         Err(fault) => return Err(vec![fault]),
     };
     let place = &adapter.source.place;
@@ -91,6 +91,7 @@ pub fn adapter(
             AdapterPlan {
                 name,
                 source,
+                claims,
                 redelivery_bound_ms,
                 program,
                 routes,
@@ -106,7 +107,7 @@ fn source(
     config: &Config,
     adapter: &Adapter,
     plugins: &Plugins,
-) -> Result<ResolvedSource, Problem> {
+) -> Result<(ResolvedSource, Vec<String>), Problem> {
     let settings = &adapter.source;
     let request = request(
         config,
@@ -114,11 +115,11 @@ fn source(
         &settings.operation,
         &settings.config.value,
     );
-    match plugins
+    let resolution = plugins
         .resolve(&request)
-        .map(|resolution| resolution.operation)
-    {
-        Ok(ResolvedOperation::Source(mut source)) => {
+        .map_err(|failure| Problem::error(&settings.place, "resolve", failure.message))?;
+    match resolution.operation {
+        ResolvedOperation::Source(mut source) => {
             // The operator's own expression names messages; without one, a source that needs one names none.
             if adapter.identity.is_some() {
                 source.identity = Identity::Expression;
@@ -129,9 +130,9 @@ fn source(
                     "the source needs `identity: EXPR` to name its messages, and none is set"
                         .to_owned();
             }
-            Ok(source)
+            Ok((source, resolution.claims))
         }
-        Ok(ResolvedOperation::Sink(_)) => Err(Problem::error(
+        ResolvedOperation::Sink(_) => Err(Problem::error(
             &settings.place,
             "not_a_source",
             format!(
@@ -139,7 +140,6 @@ fn source(
                 settings.operation
             ),
         )),
-        Err(failure) => Err(Problem::error(&settings.place, "resolve", failure.message)),
     }
 }
 
@@ -257,7 +257,9 @@ fn facts(
             .filter(|t| is_target(&t.pointer) && !t.nondeterministic.is_empty())
             .map(|t| dotted(&t.pointer))
             .collect(),
-        key_names_target: false,
+        key_names_target: templates
+            .iter()
+            .any(|t| is_target(&t.pointer) && t.reads_id),
         sealed_batches: declaration.sealed,
     }
 }

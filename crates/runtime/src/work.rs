@@ -113,7 +113,9 @@ pub enum Trouble {
     },
     /// It can never be accepted as it is (larger than the buffer takes).
     Impossible(String),
-    /// A direct send, or a template, failed.
+    /// A template failed for this very message; nothing of it has left.
+    Unrenderable(String),
+    /// A direct send failed.
     Failed(String),
 }
 
@@ -121,9 +123,10 @@ impl Trouble {
     /// In one sentence.
     pub fn reason(&self) -> &str {
         match self {
-            Self::Blocked { reason, .. } | Self::Impossible(reason) | Self::Failed(reason) => {
-                reason
-            }
+            Self::Blocked { reason, .. }
+            | Self::Impossible(reason)
+            | Self::Unrenderable(reason)
+            | Self::Failed(reason) => reason,
         }
     }
 }

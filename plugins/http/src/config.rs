@@ -39,9 +39,10 @@ pub struct ConnectionConfig {
 /// A 2xx means that the host has taken charge of the message: it is durable there, or was before
 /// (`"result": "repeat"`), or no route wants it and it is discarded. 503
 /// with `Retry-After`: no room, or the host stops. 409: the first request with this idempotency key
-/// is still under way. 422: the key came with another body before. 400: the host refuses the message.
-/// 502: the host could not deliver it and has dropped it. 504: no answer within `accept_timeout`; the
-/// message may still be accepted. Each error has a JSON body with `error` and `reason`.
+/// is still under way. 422: the key came with another body before. 400: the host refuses the message:
+/// it is larger than the buffer takes, or a template of its route fails for it. 502: the host could not
+/// deliver it and has dropped it. 504: no answer within `accept_timeout`; the message may still be
+/// accepted. Each error has a JSON body with `error` and `reason`.
 ///
 /// The body arrives byte for byte. Headers become the message's, save those that authenticate or
 /// belong to the connection. `.source` has `method`, `path`, `query`, `remote` and `principal`.

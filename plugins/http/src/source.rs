@@ -55,6 +55,13 @@ impl Source for Receive {
         }
     }
 
+    fn claims(_: &ConnectionConfig, config: &ReceiveConfig) -> Vec<String> {
+        let methods = config.methods.iter();
+        methods
+            .map(|method| format!("{method} {}", config.path))
+            .collect()
+    }
+
     async fn run(
         connection: Arc<Http>,
         config: ReceiveConfig,

@@ -22,4 +22,4 @@ pub use manifest::{
     ConnectorManifest, FunctionManifest, MANIFEST_FORMAT, Manifest, OperationDeclaration,
     OperationManifest, PluginKind,
 };
-pub use resolved::{Inspection, ResolveRequest, Resolved, ResolvedSource, Verdict};
+pub use resolved::{Inspection, ResolveRequest, Resolved, ResolvedSource, SourceAnswer, Verdict};

@@ -56,6 +56,18 @@ pub struct ResolvedSource {
     pub faults: Vec<String>,
 }
 
+/// A source's answer to a [`ResolveRequest`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceAnswer {
+    /// Level two.
+    #[serde(flatten)]
+    pub resolved: ResolvedSource,
+    /// What no other adapter of the same connection may claim too, as people say it
+    /// (`POST /payments`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub claims: Vec<String>,
+}
+
 /// What an inspection of the live destination found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

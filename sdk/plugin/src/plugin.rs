@@ -8,7 +8,7 @@ use crate::{
 };
 use consign_manifest::{
     ConnectorManifest, MANIFEST_FORMAT, Manifest, OperationDeclaration, OperationManifest,
-    ResolveRequest,
+    ResolveRequest, SourceAnswer,
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -299,8 +299,12 @@ fn resolve_sink<S: Sink>(connection: Value, config: Value) -> Result<Value, Fail
 
 fn resolve_source<S: Source>(connection: Value, config: Value) -> Result<Value, Failure> {
     let connection = parse(connection, S::Connector::NAME)?;
-    let resolved = S::resolve(&connection, &parse(config, S::OPERATION)?);
-    serde_json::to_value(resolved).map_err(|e| Failure::other(("json", e.to_string())))
+    let config = parse(config, S::OPERATION)?;
+    let answer = SourceAnswer {
+        resolved: S::resolve(&connection, &config),
+        claims: S::claims(&connection, &config),
+    };
+    serde_json::to_value(answer).map_err(|e| Failure::other(("json", e.to_string())))
 }
 
 fn downcast<C: Connector>(connection: AnyArc, operation: &str) -> Result<Arc<C>, Failure> {

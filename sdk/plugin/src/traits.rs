@@ -110,6 +110,16 @@ pub trait Source: Sized + Send + Sync + 'static {
         config: &Self::Config,
     ) -> ResolvedSource;
 
+    /// What this configuration takes for itself, so that no other adapter of the same connection may
+    /// claim it too, as people say it (`POST /payments`): two with the same claim are an error of the
+    /// host's `check`. Pure, as [`Sink::resolve`]. Default: nothing.
+    fn claims(
+        _connection: &<Self::Connector as Connector>::Config,
+        _config: &Self::Config,
+    ) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Reads until told to stop: returns soon after [`crate::Control::Stop`]. Called once per
     /// adapter at a time. Its future is dropped when the host's stop deadline passes.
     ///

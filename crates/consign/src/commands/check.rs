@@ -69,7 +69,11 @@ fn check(file: &Path, live: bool, strict: bool) -> Report {
         warnings: Vec::new(),
         adapters: Vec::new(),
     };
-    match consign_runtime::plan(file, &problems::Surroundings, None) {
+    match consign_runtime::plan(
+        file,
+        &problems::Surroundings,
+        consign_runtime::Copies::Temporary,
+    ) {
         Ok(plan) => {
             report.warnings = plan
                 .warnings

@@ -67,6 +67,14 @@ pub fn message(argument: &str) -> Result<Message, CliError> {
         })?;
         (argument, text)
     };
-    consign_pipeline::cases::read_message(name, &text)
+    consign_pipeline::cases::read_message(name, &text, now_unix_ms())
         .map_err(|problems| problems::error(&problems))
+}
+
+/// The time of a message that names none.
+fn now_unix_ms() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| {
+        i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+    })
 }

@@ -2,7 +2,7 @@
 
 use crate::commands::load_plugins;
 use crate::output::{CliError, Output, table};
-use consign_manifest::OperationDeclaration;
+use consign_manifest::{DeliveryType, OperationDeclaration};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -58,10 +58,14 @@ pub fn run(out: Output, folders: &[PathBuf], markdown: bool) -> Result<(), CliEr
                 ],
                 OperationDeclaration::Source(source) => vec![
                     row.operation.clone(),
-                    if source.delivery.is_offset_tracked() {
-                        "offset-tracked"
-                    } else {
-                        "session-based"
+                    match source.delivery {
+                        DeliveryType::OffsetTrackedCumulative => {
+                            "offset-tracked, one position for all before it"
+                        }
+                        DeliveryType::OffsetTrackedIndividual => {
+                            "offset-tracked, a position of its own for each message"
+                        }
+                        DeliveryType::SessionBased => "session-based",
                     }
                     .to_owned(),
                     String::new(),

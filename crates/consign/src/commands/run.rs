@@ -2,14 +2,14 @@
 
 use crate::output::{CliError, Kind};
 use crate::problems;
-use consign_runtime::{Host, StartError};
+use consign_runtime::{Copies, Host, StartError};
 use std::path::Path;
 use std::sync::Arc;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 pub fn run(file: &Path) -> Result<(), CliError> {
     log_to_stderr();
-    let plan = problems::plan(file)?;
+    let plan = problems::plan_with(file, Copies::InDataDir)?;
     if !plan.unset_secrets.is_empty() {
         let fatal: Vec<_> = plan
             .unset_secrets

@@ -28,7 +28,8 @@ pub fn run(out: Output, file: &Path, path: &Path, bless: bool) -> Result<(), Cli
     let name = path.display().to_string();
     let source = std::fs::read_to_string(path)
         .map_err(|error| CliError::input(format!("{name}: {error}")))?;
-    let suite = cases::read(&name, &source).map_err(|problems| problems::error(&problems))?;
+    let suite = cases::read(&name, &source, super::now_unix_ms())
+        .map_err(|problems| problems::error(&problems))?;
     let names: Vec<&str> = plan
         .adapters
         .iter()

@@ -9,7 +9,10 @@ use consign_pipeline::Message;
 pub fn run(out: Output, expression: &str, text: Option<&str>) -> Result<(), CliError> {
     let message = match text {
         Some(text) => message(text)?,
-        None => Message::default(),
+        None => Message {
+            time_unix_ms: super::now_unix_ms(),
+            ..Message::default()
+        },
     };
     // The result is JSON already, numbers of any size included; reading it into a value might change them.
     let result = consign_pipeline::try_expression(&Text::from(expression), &message).map_err(

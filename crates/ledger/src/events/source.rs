@@ -89,7 +89,7 @@ pub(super) static ENTRIES: &[Entry] = &[
     ),
     entry!(
         TemplateFailed, Error, "A template could not be rendered",
-        "A `{{ … }}` of a send gave an error for this message, so its write could not be made. It is handled as a failed delivery.",
+        "A `{{ … }}` of a send gave an error for this message, so its write could not be made and nothing of the message has left. A source that would hand it over again is held; any other sender is told that the message is refused (HTTP: 400). One event stands for the whole episode.",
         "A field that the template needs is missing.",
         "Try it: `consign explain FILE MESSAGE`. Give the expression a fallback, or a condition that keeps such messages away.",
         ["field": "the field of the send's config", "error": "what it said", "message_id": "the message"]

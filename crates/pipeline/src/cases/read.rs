@@ -41,11 +41,11 @@ pub(super) struct Layout {
     pub(super) column: u32,
 }
 
-/// Reads a file of cases.
+/// Reads a file of cases. A message without `time_unix_ms` is one of `now_unix_ms`.
 ///
 /// # Errors
 /// Every fault, with its place.
-pub fn read(file: &str, source: &str) -> Result<Suite, Vec<Problem>> {
+pub fn read(file: &str, source: &str, now_unix_ms: i64) -> Result<Suite, Vec<Problem>> {
     let (root, mut problems) = yaml::read(file, source).map_err(|problem| vec![problem])?;
     if !matches!(root.data, Data::List(_)) {
         problems.push(wrong(&root, "a list of cases"));
@@ -53,7 +53,7 @@ pub fn read(file: &str, source: &str) -> Result<Suite, Vec<Problem>> {
     let cases = root
         .items()
         .iter()
-        .filter_map(|node| case(node, &mut problems))
+        .filter_map(|node| case(node, now_unix_ms, &mut problems))
         .collect();
     if problems.is_empty() {
         return Ok(Suite { cases });
@@ -62,13 +62,14 @@ pub fn read(file: &str, source: &str) -> Result<Suite, Vec<Problem>> {
     Err(problems)
 }
 
-/// Reads one message: the shape of a case's `message`, alone in a file (YAML or JSON).
+/// Reads one message: the shape of a case's `message`, alone in a file (YAML or JSON). Without
+/// `time_unix_ms` it is one of `now_unix_ms`.
 ///
 /// # Errors
 /// Every fault, with its place.
-pub fn read_message(file: &str, source: &str) -> Result<Message, Vec<Problem>> {
+pub fn read_message(file: &str, source: &str, now_unix_ms: i64) -> Result<Message, Vec<Problem>> {
     let (root, mut problems) = yaml::read(file, source).map_err(|problem| vec![problem])?;
-    let message = message(&root, &mut problems);
+    let message = message(&root, now_unix_ms, &mut problems);
     if problems.is_empty() {
         return Ok(message);
     }
@@ -76,7 +77,7 @@ pub fn read_message(file: &str, source: &str) -> Result<Message, Vec<Problem>> {
     Err(problems)
 }
 
-fn case(node: &Node, problems: &mut Vec<Problem>) -> Option<Case> {
+fn case(node: &Node, now_unix_ms: i64, problems: &mut Vec<Problem>) -> Option<Case> {
     if !matches!(node.data, Data::Map(_)) {
         problems.push(wrong(
             node,
@@ -108,7 +109,7 @@ fn case(node: &Node, problems: &mut Vec<Problem>) -> Option<Case> {
     Some(Case {
         name: text(name, problems)?,
         adapter: text(adapter, problems)?,
-        message: message(given, problems),
+        message: message(given, now_unix_ms, problems),
         expect: expect.cloned(),
         place: node.place.clone(),
         layout: layout(node),
@@ -128,8 +129,11 @@ fn layout(node: &Node) -> Layout {
     }
 }
 
-fn message(node: &Node, problems: &mut Vec<Problem>) -> Message {
-    let mut message = Message::default();
+fn message(node: &Node, now_unix_ms: i64, problems: &mut Vec<Problem>) -> Message {
+    let mut message = Message {
+        time_unix_ms: now_unix_ms,
+        ..Message::default()
+    };
     if !matches!(node.data, Data::Map(_)) {
         problems.push(wrong(
             node,

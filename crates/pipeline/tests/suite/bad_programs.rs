@@ -14,7 +14,9 @@ fn conditions_must_be_boolean() {
     assert_snapshot!(when("'length(.headers)'"));
     assert_snapshot!(when("'.body.flag'"));
     assert_snapshot!(when("'.key'"));
+    assert_snapshot!(when("'kind = .key'"));
     assert_eq!(when("'bool(.body.flag) ?? false'"), "");
+    assert_eq!(when("'kind = .key; kind == \"a\"'"), "");
     assert_eq!(when("'.key == \"a\" && starts_with(.key, \"b\")'"), "");
 }
 

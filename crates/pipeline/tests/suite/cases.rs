@@ -4,6 +4,9 @@ use crate::common::{lines, program};
 use consign_pipeline::{Program, cases};
 use insta::assert_snapshot;
 
+/// The time of messages that name none.
+const NOW: i64 = 1_700_000_000_000;
+
 fn billing() -> Program {
     program(
         r#"key: .body.type
@@ -25,7 +28,7 @@ routes:
 
 fn run(source: &str) -> String {
     let program = billing();
-    let suite = match cases::read("cases.yaml", source) {
+    let suite = match cases::read("cases.yaml", source, NOW) {
         Ok(suite) => suite,
         Err(problems) => return lines(&problems),
     };
@@ -115,7 +118,7 @@ fn files_that_are_no_cases() {
 
 fn blessed(source: &str) -> Result<String, String> {
     let program = billing();
-    let suite = cases::read("cases.yaml", source).map_err(|p| lines(&p))?;
+    let suite = cases::read("cases.yaml", source, NOW).map_err(|p| lines(&p))?;
     let results = cases::run(&suite, &[], |_| Some(&program)).map_err(|p| lines(&p))?;
     cases::bless(source, &suite, &results).map_err(|p| lines(&p))
 }
@@ -143,11 +146,17 @@ fn blessing_writes_what_came_out_and_leaves_the_rest() {
 #[test]
 fn one_message_alone_is_read_for_explain() {
     let message =
-        cases::read_message("m.json", "{\"body\": {\"amount\": 7}, \"key\": \"k\"}").unwrap();
+        cases::read_message("m.json", "{\"body\": {\"amount\": 7}, \"key\": \"k\"}", NOW).unwrap();
     assert_eq!(
         (&message.body[..], message.routing_key.as_deref()),
         (&b"{\"amount\":7}"[..], Some("k"))
     );
-    assert!(cases::read_message("m", "body: {").is_err());
-    assert!(cases::read_message("m", "text").is_err());
+    assert_eq!(
+        message.time_unix_ms, NOW,
+        "a message without a time is one of now"
+    );
+    let dated = cases::read_message("m.json", "{\"time_unix_ms\": 5}", NOW).unwrap();
+    assert_eq!(dated.time_unix_ms, 5);
+    assert!(cases::read_message("m", "body: {", NOW).is_err());
+    assert!(cases::read_message("m", "text", NOW).is_err());
 }

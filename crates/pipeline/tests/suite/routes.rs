@@ -1,8 +1,8 @@
 //! Which route claims a message, what its transforms and sends make of it.
 
-use crate::common::{matched, message, program};
+use crate::common::{matched, message, program, told};
 use bytes::Bytes;
-use consign_pipeline::{Claim, Message, OrderKey, Outcome, Program, Progress, Step};
+use consign_pipeline::{Claim, Message, MessageId, OrderKey, Outcome, Program, Progress, Step};
 use serde_json::json;
 
 const ROUTES: &str = r##"
@@ -225,6 +225,28 @@ fn time_and_source_are_there_to_read() {
         ..source
     };
     assert!(matches!(program.evaluate(&far).outcome, Outcome::NoRoute));
+}
+
+#[test]
+fn a_message_has_a_name_for_templates_that_nothing_changes() {
+    let named = program(
+        "routes: [{ name: r, transforms: [{ vrl: '.body.copy = .id' }], send: [{ id: s, connection: x, operation: x.write, config: { to: '{{ .id }}.json', copy: '{{ .body.copy }}', other: '{{ .body.x }}' } }] }]",
+    );
+    let source = Message {
+        id: MessageId([0xab; 16]),
+        ..message("{\"x\":1}")
+    };
+    let name = "ab".repeat(16);
+    assert_eq!(
+        matched(&named, &source).sends[0].as_ref().unwrap().slots,
+        [format!("{name}.json"), name, "1".to_owned()]
+    );
+    let templates = &named.route(0).unwrap().sends[0].templates;
+    let reads: Vec<bool> = templates.iter().map(|t| t.reads_id).collect();
+    assert_eq!(reads, [true, true, false], "also through a transform");
+    assert!(templates.iter().all(|t| t.nondeterministic.is_empty()));
+    let changed = told("routes: [{ name: r, transforms: [{ vrl: '.id = \"x\"' }] }]");
+    assert!(changed.contains("read-only"), "{changed}");
 }
 
 #[test]
