@@ -3,6 +3,8 @@
 mod cli;
 mod client;
 mod commands;
+#[cfg(test)]
+mod docs;
 mod output;
 mod problems;
 

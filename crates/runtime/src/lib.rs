@@ -25,6 +25,7 @@ mod promises;
 mod recovered;
 mod settings;
 mod staging;
+pub mod states;
 mod steps;
 pub mod view;
 mod wire;

@@ -6,6 +6,7 @@ use crate::engine::Snapshot;
 use crate::host::{AdapterState, Host, SourceState};
 use crate::lanes::LaneInfo;
 use crate::plan::AdapterPlan;
+use crate::states::{self, RESULTS};
 use consign_buffer::Health;
 use consign_console::{
     AdapterStatus, BufferStatus, ConnectionStatus, EventQuery, HostView, LaneStatus, Readiness,
@@ -121,7 +122,7 @@ fn lane(host: &Host, snapshot: &Snapshot, id: LaneId, info: &LaneInfo) -> LaneSt
         connection: info.connection.clone(),
         operation: info.operation.clone(),
         buffered: info.buffered,
-        state: "stopped".to_owned(),
+        state: states::LANE_STOPPED.to_owned(),
         ..LaneStatus::default()
     };
     if let Some(stats) = snapshot.lanes.get(&id.0) {
@@ -161,7 +162,7 @@ fn orphan(stats: &consign_buffer::LaneStats) -> LaneStatus {
     LaneStatus {
         id: stats.id.clone(),
         buffered: true,
-        state: "orphaned".to_owned(),
+        state: states::LANE_ORPHANED.to_owned(),
         pending: stats.pending,
         pending_bytes: stats.charged_bytes,
         quota_bytes: stats.quota_bytes,
@@ -176,21 +177,9 @@ fn orphan(stats: &consign_buffer::LaneStats) -> LaneStatus {
     }
 }
 
-const RESULTS: [SettleResult; 9] = [
-    SettleResult::Delivered,
-    SettleResult::DeliveredAsRepeat,
-    SettleResult::SentUnconfirmed,
-    SettleResult::Parked,
-    SettleResult::Skipped,
-    SettleResult::Diverted,
-    SettleResult::Purged,
-    SettleResult::Expired,
-    SettleResult::ConfirmedByOperator,
-];
-
 fn result_name(code: u8) -> String {
     match code {
-        consign_buffer::LOST => "lost".to_owned(),
+        consign_buffer::LOST => states::LOST.to_owned(),
         consign_buffer::PURGED => SettleResult::Purged.name().to_owned(),
         _ => RESULTS
             .iter()
@@ -205,14 +194,10 @@ fn adapter(
     plan: &AdapterPlan,
     state: &AdapterState,
 ) -> AdapterStatus {
-    let (word, why) = match &*state.source.lock() {
-        SourceState::Opening => ("opening", None),
-        SourceState::Running => match &*state.held.lock() {
-            Some(why) => ("held", Some(why.clone())),
-            None => ("running", None),
-        },
-        SourceState::Failed(why) => ("failed", Some(why.clone())),
-        SourceState::Stopped => ("stopped", None),
+    let (word, why) = match (&*state.source.lock(), &*state.held.lock()) {
+        (SourceState::Running, Some(why)) => (states::SOURCE_HELD, Some(why.clone())),
+        (failed @ SourceState::Failed(why), _) => (states::source(failed), Some(why.clone())),
+        (other, _) => (states::source(other), None),
     };
     let ledger = &state.ledger;
     // Outcomes first: what ends while this is read is then still in process, never missing.
@@ -318,14 +303,14 @@ fn connections(host: &Host, snapshot: &Snapshot) -> Vec<ConnectionStatus> {
 
 fn buffer(host: &Host) -> BufferStatus {
     let totals = host.buffer.totals();
-    let (health, why) = match host.buffer.health() {
-        Health::Running => ("running", None),
-        Health::Full { why } => ("full", Some(why)),
-        Health::Failed { why } => ("failed", Some(why)),
-        Health::Closed => ("closed", None),
+    let health = host.buffer.health();
+    let word = states::buffer(&health);
+    let why = match health {
+        Health::Full { why } | Health::Failed { why } => Some(why),
+        Health::Running | Health::Closed => None,
     };
     BufferStatus {
-        health: health.to_owned(),
+        health: word.to_owned(),
         why,
         log_bytes: totals.log_bytes,
         log_used_bytes: totals.log_used_bytes,
@@ -386,7 +371,9 @@ fn readiness(host: &Host, adapters: &[AdapterStatus], lanes: &[LaneStatus]) -> R
         ));
     }
     for lane in lanes.iter().filter(|lane| {
-        lane.buffered && lane.state != "orphaned" && lane.pending_bytes >= lane.quota_bytes
+        lane.buffered
+            && lane.state != states::LANE_ORPHANED
+            && lane.pending_bytes >= lane.quota_bytes
     }) {
         reasons.push(format!("lane {} is full: its source is held back", lane.id));
     }
