@@ -1,5 +1,7 @@
 //! `bench`: measurements that stand beside the machine's own limits. Never part of the tests.
 
+mod classes;
+
 use crate::error::{Context, Result, failed};
 use crate::workspace::{Workspace, cargo_command};
 use clap::Subcommand;
@@ -15,11 +17,20 @@ pub enum Bench {
         #[arg(last = true)]
         args: Vec<String>,
     },
+    /// The delay of a critical lane alone, and beside a bulk backlog that drains meanwhile.
+    Classes(classes::Options),
+}
+
+/// Runs a measurement.
+pub fn bench(workspace: &Workspace, bench: &Bench) -> Result<()> {
+    match bench {
+        Bench::Buffer { args } => buffer(workspace, args),
+        Bench::Classes(options) => classes::run(workspace, options),
+    }
 }
 
 /// Builds with optimisation, runs the measurement, and passes its lines through as they come.
-pub fn bench(workspace: &Workspace, bench: &Bench) -> Result<()> {
-    let Bench::Buffer { args } = bench;
+fn buffer(workspace: &Workspace, args: &[String]) -> Result<()> {
     let mut child = cargo_command()
         .current_dir(&workspace.root)
         .args(["run", "--release", "--package", "consign-buffer"])
