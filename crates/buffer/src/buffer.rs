@@ -161,7 +161,16 @@ impl Buffer {
         Ok(number)
     }
 
-    /// Lanes with pending writes that no configuration claimed in this run.
+    /// No send has this lane any more: from here on its backlog is orphaned. [`Buffer::lane`] takes it up again.
+    pub fn release_lane(&self, lane: LaneId) {
+        let mut state = self.shared.state.lock();
+        let index = usize::try_from(lane.0).unwrap_or(usize::MAX);
+        if let Some(lane) = state.lanes.get_mut(index) {
+            lane.claimed = false;
+        }
+    }
+
+    /// Lanes with pending writes that no configuration claims.
     pub fn orphans(&self) -> Vec<LaneStats> {
         let state = self.shared.state.lock();
         state

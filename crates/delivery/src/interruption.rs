@@ -197,6 +197,7 @@ impl Delivery {
     /// Takes up what is known of a fetched write that may have been applied.
     pub(crate) fn load_maybe(&mut self, id: LaneId, seq: u64, maybe_since_unix_ms: Option<u64>) {
         let (now_ms, wall_unix_ms) = (self.now_ms, self.wall_unix_ms);
+        let back_ms = self.clock_back_ms;
         let Some(lane) = self.lanes.get_mut(&id) else {
             return;
         };
@@ -214,7 +215,7 @@ impl Delivery {
         let passed = went_back || since > wall_unix_ms;
         write.maybe_age = (!passed).then(|| MaybeAge {
             at_ms: now_ms,
-            age_ms: wall_unix_ms.saturating_sub(since),
+            age_ms: wall_unix_ms.saturating_sub(since).saturating_add(back_ms),
         });
         write.note.first_maybe_unix_ms = since;
         let ambiguous = write.note.has(WriteNote::AMBIGUOUS);

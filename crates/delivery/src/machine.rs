@@ -51,6 +51,9 @@ pub(crate) enum Awaited {
 pub struct Delivery {
     pub(crate) now_ms: u64,
     pub(crate) wall_unix_ms: u64,
+    /// How far the wall clock went back in all: what was noted before, in a lane that is not here or
+    /// past a window, is older by so much than the clock says.
+    pub(crate) clock_back_ms: u64,
     pub(crate) rng: Rng,
     pub(crate) lanes: BTreeMap<LaneId, Lane>,
     pub(crate) connections: BTreeMap<ConnectionId, Connection>,
@@ -82,6 +85,7 @@ impl Delivery {
         Self {
             now_ms: 0,
             wall_unix_ms: 0,
+            clock_back_ms: 0,
             rng: Rng::new(seed),
             lanes: BTreeMap::new(),
             connections: BTreeMap::new(),
@@ -373,6 +377,8 @@ impl Delivery {
             None,
             Detail::new("clock_went_back", "the wall clock went back"),
         );
+        let back_ms = self.wall_unix_ms.saturating_sub(wall_unix_ms);
+        self.clock_back_ms = self.clock_back_ms.saturating_add(back_ms);
         let now_ms = self.now_ms;
         let mut changed = Vec::new();
         for (id, lane) in &mut self.lanes {

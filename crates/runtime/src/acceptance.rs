@@ -32,8 +32,8 @@ pub enum Lane {
     Direct {
         /// The volatile lane.
         lane: consign_delivery::LaneId,
-        /// The last number given.
-        last: AtomicU64,
+        /// The last number given; a reload that keeps the lane goes on counting.
+        last: Arc<AtomicU64>,
     },
 }
 
@@ -42,12 +42,14 @@ pub enum Lane {
 pub struct SendTarget {
     /// Its id, unique in the route.
     pub id: String,
+    /// `route/send`, unique in the adapter.
+    pub path: String,
     /// Its lane.
     pub lane: Lane,
     /// The send it waits for, by index in the route; only when that one is buffered.
     pub held_by: Option<usize>,
-    /// The direct send that must accept before it, by index in the route.
-    pub after_direct: Option<usize>,
+    /// The direct send that must accept before it, as `route/send`.
+    pub after_direct: Option<String>,
     /// How long a write is worth sending, in milliseconds.
     pub expires_after_ms: Option<u64>,
     /// Whether those that wait for it go on when it is skipped.
@@ -88,7 +90,16 @@ pub struct Acceptor {
     pub parker: Arc<Parker>,
     /// Where it reports.
     pub events: Events,
-    /// Counts conditions that failed, by route.
+    /// What is counted about the adapter, over all reloads.
+    pub counters: Arc<Counters>,
+    /// Tells what was evaluated under other routes: it is evaluated again.
+    pub generation: u64,
+}
+
+/// Counters of an adapter's acceptance.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Conditions and identity expressions that failed.
     pub condition_errors: AtomicU64,
     /// Writes left out because `when_full: drop` found no room.
     pub dropped_writes: AtomicU64,
@@ -115,14 +126,25 @@ pub struct Finished {
 impl Acceptor {
     /// Whether plugins have a part in what the routes make of this message: see [`Acceptor::step`].
     pub fn needs_steps(&self, work: &Work) -> bool {
-        self.steps.is_some() && work.evaluated.is_none()
+        self.steps.is_some() && !self.is_current(work)
+    }
+
+    /// Whether what the routes made of a message still holds. What a handler decided about a message without
+    /// writes does, whatever the routes are now.
+    fn is_current(&self, work: &Work) -> bool {
+        match &work.evaluated {
+            None => false,
+            Some(Evaluated::Ends(MessageOutcome::Handled)) => true,
+            Some(_) => work.generation == self.generation,
+        }
     }
 
     /// Runs the routes and renders the writes, once per message, where no plugin has a part in it.
     pub fn evaluate(&self, work: &mut Work) {
-        if work.evaluated.is_none() {
+        if !self.is_current(work) {
             let verdict = self.program.evaluate(&work.message);
             work.evaluated = Some(self.evaluated(work, verdict));
+            work.generation = self.generation;
         }
     }
 
@@ -134,6 +156,7 @@ impl Acceptor {
         let messages: Vec<&Message> = works.iter().map(|work| &work.message).collect();
         let stepped = steps.run(&self.program, &messages).await;
         for (work, stepped) in works.iter_mut().zip(stepped) {
+            work.generation = self.generation;
             work.evaluated = Some(match stepped {
                 Stepped::Verdict(verdict) => self.evaluated(work, verdict),
                 Stepped::Failed {
@@ -154,7 +177,9 @@ impl Acceptor {
     fn evaluated(&self, work: &Work, verdict: Verdict) -> Evaluated {
         if !verdict.condition_errors.is_empty() {
             let count = u64::try_from(verdict.condition_errors.len()).unwrap_or(u64::MAX);
-            self.condition_errors.fetch_add(count, Ordering::Relaxed);
+            self.counters
+                .condition_errors
+                .fetch_add(count, Ordering::Relaxed);
         }
         let failed = |route: usize, code: &str, message: String, passes: bool| {
             Evaluated::Failed(MessageFailure {
@@ -324,14 +349,14 @@ impl Acceptor {
         };
         writes
             .iter()
-            .filter(|write| !work.excluded.contains(&write.send))
             .filter_map(move |write| Some((route?.sends.get(write.send)?, write)))
+            .filter(|(send, _)| !work.excluded.contains(&send.path))
     }
 
     /// Whether a message has direct sends that did not accept yet.
     pub fn has_direct(&self, work: &Work) -> bool {
-        self.targets(work).any(|(send, write)| {
-            matches!(send.lane, Lane::Direct { .. }) && !work.direct_done.contains(&write.send)
+        self.targets(work).any(|(send, _)| {
+            matches!(send.lane, Lane::Direct { .. }) && !work.direct_done.contains(&send.path)
         })
     }
 
@@ -389,7 +414,7 @@ impl Acceptor {
             writes.extend(self.new_writes(work, &kept, None));
             for diversion in &work.diverted {
                 if dropped.contains(&wanted) {
-                    self.dropped_writes.fetch_add(1, Ordering::Relaxed);
+                    self.counters.dropped_writes.fetch_add(1, Ordering::Relaxed);
                 } else {
                     writes.push(diversion.write.clone());
                 }
@@ -439,7 +464,7 @@ impl Acceptor {
                 continue;
             }
             if dropped.contains(wanted) {
-                self.dropped_writes.fetch_add(1, Ordering::Relaxed);
+                self.counters.dropped_writes.fetch_add(1, Ordering::Relaxed);
             } else {
                 kept.push(write.send);
             }
@@ -482,8 +507,9 @@ impl Acceptor {
                 };
                 let ready = send
                     .after_direct
-                    .is_none_or(|parent| work.direct_done.contains(&parent));
-                (ready && !work.direct_done.contains(&write.send)).then(|| {
+                    .as_ref()
+                    .is_none_or(|parent| work.direct_done.contains(parent));
+                (ready && !work.direct_done.contains(&send.path)).then(|| {
                     let seq = last.fetch_add(1, Ordering::Relaxed).saturating_add(1);
                     (*lane, seq, write.clone())
                 })
@@ -590,7 +616,9 @@ impl Acceptor {
         let identity = match self.program.identity(message) {
             Ok(identity) => identity,
             Err(_) => {
-                self.condition_errors.fetch_add(1, Ordering::Relaxed);
+                self.counters
+                    .condition_errors
+                    .fetch_add(1, Ordering::Relaxed);
                 None
             }
         };

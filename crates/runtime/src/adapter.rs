@@ -52,8 +52,8 @@ const FAILURE_BACKOFF_MS: (u64, u64) = (500, 30_000);
 
 /// What is fixed about an adapter while it runs.
 pub struct AdapterSpec {
-    /// Accepts its messages.
-    pub acceptor: Arc<Acceptor>,
+    /// Accepts its messages; a reload puts another one in its place.
+    pub acceptor: watch::Receiver<Arc<Acceptor>>,
     /// Its message ledger.
     pub ledger: Arc<MessageLedger>,
     /// Where it reports.
@@ -81,6 +81,7 @@ type Running = FuturesUnordered<Pin<Box<dyn Future<Output = (Option<String>, Fin
 
 struct Task<'a> {
     spec: &'a AdapterSpec,
+    acceptor: Arc<Acceptor>,
     source: SourceHandle,
     /// Messages that wait, by group; `None` are those that wait for nobody else.
     waiting: HashMap<Option<String>, VecDeque<Work>>,
@@ -105,8 +106,11 @@ pub async fn run(
     mut stop: watch::Receiver<bool>,
 ) -> Ended {
     source.credit(u64::from(spec.max_in_process), CREDIT_BYTES);
+    let mut reloads = spec.acceptor.clone();
+    let acceptor = Arc::clone(&reloads.borrow_and_update());
     let mut task = Task {
         spec,
+        acceptor,
         source: source.clone(),
         waiting: HashMap::new(),
         busy: HashSet::new(),
@@ -117,7 +121,7 @@ pub async fn run(
         blocked: false,
         conflicts: HashMap::new(),
     };
-    let mut room = spec.acceptor.buffer.watch_room();
+    let mut room = task.acceptor.buffer.watch_room();
     let mut retry = tokio::time::interval(RETRY_EVERY);
     let mut extend = tokio::time::interval(EXTEND_EVERY);
     let ended = loop {
@@ -143,6 +147,11 @@ pub async fn run(
                 Some(_) => {}
                 None => break Ended::Fault("the source ended by itself".to_owned()),
             },
+            // What is on its way ends under the routes it began with; what waits is looked at anew.
+            Ok(()) = reloads.changed() => {
+                task.acceptor = Arc::clone(&reloads.borrow_and_update());
+                task.retry();
+            }
             Ok(()) = room.changed(), if task.holds() => task.retry(),
             _ = retry.tick(), if task.holds() => task.retry(),
             _ = extend.tick() => {
@@ -157,7 +166,7 @@ pub async fn run(
         && let Err(failure) = source.stop(STOP_DEADLINE).await
     {
         tracing::warn!(
-            adapter = spec.acceptor.adapter,
+            adapter = task.acceptor.adapter,
             "the source did not stop: {}",
             failure.message
         );
@@ -195,7 +204,7 @@ impl Task<'_> {
     }
 
     fn work(&self, incoming: &Incoming) -> Work {
-        let acceptor = &self.spec.acceptor;
+        let acceptor = &self.acceptor;
         let mut id = [0_u8; 16];
         rand::fill(&mut id);
         let source = incoming
@@ -249,6 +258,7 @@ impl Task<'_> {
             entry: self.spec.ledger.receive(),
             received_ms: clock::monotonic_ms(),
             evaluated: None,
+            generation: 0,
             direct_done: std::collections::BTreeSet::new(),
             excluded: std::collections::BTreeSet::new(),
             diverted: Vec::new(),
@@ -305,7 +315,7 @@ impl Task<'_> {
                     }
                     Ready::Go => {
                         bytes = bytes.saturating_add(work.bytes);
-                        let alone = work.position.is_none() || self.spec.acceptor.has_direct(&work);
+                        let alone = work.position.is_none() || self.acceptor.has_direct(&work);
                         run.push(work);
                         if !alone && run.len() < RUN_MESSAGES && bytes < RUN_BYTES {
                             next = queue.pop_front();
@@ -325,9 +335,7 @@ impl Task<'_> {
             }
             // A message with direct sends is committed alone, so that only its own answer decides.
             if run.len() > 1
-                && let Some(at) = run
-                    .iter()
-                    .position(|work| self.spec.acceptor.has_direct(work))
+                && let Some(at) = run.iter().position(|work| self.acceptor.has_direct(work))
             {
                 for work in run.split_off(at.max(1)).into_iter().rev() {
                     queue.push_front(work);
@@ -336,7 +344,7 @@ impl Task<'_> {
             if run.is_empty() {
                 continue;
             }
-            match self.spec.acceptor.reserve(run) {
+            match self.acceptor.reserve(run) {
                 Ok((run, rest)) => {
                     for work in rest.into_iter().rev() {
                         queue.push_front(work);
@@ -365,7 +373,7 @@ impl Task<'_> {
 
     /// Sends messages through the steps of plugins; their group waits for them.
     fn step(&mut self, group: &Option<String>, works: Vec<Work>) {
-        let acceptor = Arc::clone(&self.spec.acceptor);
+        let acceptor = Arc::clone(&self.acceptor);
         let away = works.iter().map(away).collect();
         let work = async move { Staged::Ready(acceptor.step(works).await) };
         self.send_away(group, away, work);
@@ -411,12 +419,12 @@ impl Task<'_> {
         let exclusive = run
             .works
             .iter()
-            .any(|w| w.position.is_some() || self.spec.acceptor.has_direct(w));
+            .any(|w| w.position.is_some() || self.acceptor.has_direct(w));
         for work in &run.works {
             self.accepting.insert(work.source_id, work.received_ms);
         }
         let name = group.clone();
-        let commit = self.spec.acceptor.commit(run);
+        let commit = self.acceptor.commit(run);
         self.running
             .push(Box::pin(async move { (name, commit.await) }));
         match group {
@@ -430,8 +438,8 @@ impl Task<'_> {
 
     /// The acceptance check, and the routes.
     fn ready(&mut self, work: &mut Work) -> Ready {
-        let spec = self.spec;
-        let acceptor = &spec.acceptor;
+        let acceptor = Arc::clone(&self.acceptor);
+        let acceptor = acceptor.as_ref();
         if work.not_before_ms > clock::monotonic_ms() {
             return Ready::Wait;
         }
@@ -480,7 +488,7 @@ impl Task<'_> {
         }
         let mut event = self.event(Code::IdempotencyConflict).message(format!(
             "adapter {}: client {client} used one idempotency key for two bodies",
-            self.spec.acceptor.adapter
+            self.acceptor.adapter
         ));
         for (field, value) in [("principal", principal), ("peer", peer)] {
             if let Some(value) = value {
@@ -553,12 +561,11 @@ impl Task<'_> {
                 let failure = failure.clone();
                 work.failures = work.failures.saturating_add(1);
                 self.tell_failure(&work, &failure);
-                if self.spec.acceptor.handler(failure.route).is_some() {
+                if self.acceptor.handler(failure.route).is_some() {
                     let away = vec![away(&work)];
-                    let decided =
-                        self.spec
-                            .acceptor
-                            .decide(work, failure, self.spec.offset_tracked);
+                    let decided = self
+                        .acceptor
+                        .decide(work, failure, self.spec.offset_tracked);
                     self.send_away(group, away, decided);
                     continue;
                 }
@@ -582,7 +589,7 @@ impl Task<'_> {
             *self.spec.held.lock() = Some(trouble.reason().to_owned());
             let event = self.event(Code::SourceBlocked).message(format!(
                 "adapter {} holds its source back: {}",
-                self.spec.acceptor.adapter,
+                self.acceptor.adapter,
                 trouble.reason()
             ));
             self.spec.events.open(&self.subject(), event);
@@ -606,7 +613,7 @@ impl Task<'_> {
             .field("code", failure.code.clone())
             .message(format!(
                 "adapter {}: message {}: {}",
-                self.spec.acceptor.adapter, work.message.id, failure.message
+                self.acceptor.adapter, work.message.id, failure.message
             ));
         if code == Code::TemplateFailed && !self.spec.offset_tracked {
             // Its sender is told each time; the log, once for the episode.
@@ -648,7 +655,7 @@ impl Task<'_> {
             .field("message_id", work.message.id.to_string())
             .message(format!(
                 "adapter {}: message {} was not accepted: {reason}",
-                self.spec.acceptor.adapter, work.message.id
+                self.acceptor.adapter, work.message.id
             ));
         if code == Code::MessageDropped {
             self.spec.events.emit(event);
@@ -759,11 +766,11 @@ impl Task<'_> {
     }
 
     fn subject(&self) -> String {
-        format!("adapter {}", self.spec.acceptor.adapter)
+        format!("adapter {}", self.acceptor.adapter)
     }
 
     fn event(&self, code: Code) -> Event {
-        Event::new(code, clock::wall_unix_ms_i64()).adapter(self.spec.acceptor.adapter.clone())
+        Event::new(code, clock::wall_unix_ms_i64()).adapter(self.acceptor.adapter.clone())
     }
 }
 

@@ -53,6 +53,11 @@ enum Command {
         decided: Decided,
     },
     Snapshot(oneshot::Sender<Snapshot>),
+    Remove {
+        lane: LaneId,
+        leave_until_ms: Option<u64>,
+        done: oneshot::Sender<()>,
+    },
     Drain {
         deadline_ms: u64,
         done: oneshot::Sender<u32>,
@@ -128,6 +133,23 @@ impl Engine {
         receiver.await.unwrap_or_default()
     }
 
+    /// Takes a lane out once nothing of it is on its way; with a time to leave its target, what may
+    /// have been applied there is finished first. Ends at once where there is no such lane.
+    pub async fn remove(&self, lane: LaneId, leave_within: Option<Duration>) {
+        let leave_until_ms = leave_within.map(|within| {
+            let within = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
+            clock::monotonic_ms().saturating_add(within)
+        });
+        let (done, receiver) = oneshot::channel();
+        drop(self.commands.send(Command::Remove {
+            lane,
+            leave_until_ms,
+            done,
+        }));
+        // It fails only when the driver ends first, and then nothing is sent any more.
+        drop(receiver.await);
+    }
+
     /// Sends nothing new and waits for what is in flight; the number of requests that never ended.
     pub async fn drain(&self, within: Duration) -> u32 {
         let (done, receiver) = oneshot::channel();
@@ -163,6 +185,7 @@ pub fn engine(machine: Delivery, parts: Parts) -> (Engine, impl Future<Output = 
         requests: HashMap::new(),
         direct: HashMap::new(),
         diversions: HashMap::new(),
+        removed: HashMap::new(),
         drained: Vec::new(),
         tasks: JoinSet::new(),
     };
@@ -178,6 +201,7 @@ struct Driver {
     direct: HashMap<(u32, u64), oneshot::Sender<DirectAnswer>>,
     /// What handlers made of writes that are about to leave their lane for another.
     diversions: HashMap<(u32, u64), Diversion>,
+    removed: HashMap<u32, Vec<oneshot::Sender<()>>>,
     drained: Vec<oneshot::Sender<u32>>,
     tasks: JoinSet<()>,
 }
@@ -259,6 +283,22 @@ impl Driver {
             }
             Command::Decided { lane, seq, decided } => self.decided(lane, seq, decided),
             Command::Snapshot(reply) => drop(reply.send(self.snapshot())),
+            Command::Remove {
+                lane,
+                leave_until_ms,
+                done,
+            } => {
+                if !self.machine.lanes().any(|known| known == lane) {
+                    // Whoever waited may be gone.
+                    let _ = done.send(());
+                    return;
+                }
+                self.removed.entry(lane.0).or_default().push(done);
+                self.handle(match leave_until_ms {
+                    Some(until_ms) => Input::LeaveTarget { lane, until_ms },
+                    None => Input::RemoveLane { lane },
+                });
+            }
             Command::Drain { deadline_ms, done } => {
                 self.drained.push(done);
                 self.handle(Input::Drain { deadline_ms });
@@ -395,6 +435,10 @@ impl Driver {
             Output::Event(event) => self.parts.plugs.event(event),
             Output::LaneRemoved { lane } => {
                 self.bodies.remove(&lane.0);
+                for done in self.removed.remove(&lane.0).unwrap_or_default() {
+                    // Whoever waited may be gone.
+                    let _ = done.send(());
+                }
             }
             Output::Drained { .. } => {}
         }
@@ -413,7 +457,7 @@ impl Driver {
         );
         self.spawn(async move {
             let decided = match (handlers.of_lane(lane), body) {
-                (Some(handler), Some(body)) => ask(handler, &parker, &body, &failure).await,
+                (Some(handler), Some(body)) => ask(&handler, &parker, &body, &failure).await,
                 (None, _) => Decided::Failed("the send has no error handler".to_owned()),
                 (_, None) => Decided::Failed("the write is not in memory".to_owned()),
             };
@@ -422,11 +466,8 @@ impl Driver {
     }
 
     fn decided(&mut self, lane: LaneId, seq: u64, decided: Decided) {
-        let name = self
-            .parts
-            .handlers
-            .of_lane(lane)
-            .map_or("", |handler| handler.name());
+        let handler = self.parts.handlers.of_lane(lane);
+        let name = handler.as_ref().map_or("", |handler| handler.name());
         let decision = match decided {
             Decided::Retry(after_ms) => Decision::Retry { after_ms },
             Decided::Block => Decision::Block,
@@ -452,7 +493,7 @@ impl Driver {
                 Decision::Divert { target }
             }
             Decided::Failed(why) => {
-                let event = failed_event(self.parts.parker.lane(lane), name, &why);
+                let event = failed_event(self.parts.parker.lane(lane).as_deref(), name, &why);
                 self.parts.events.emit(event.field("seq", seq));
                 Decision::Failed
             }

@@ -5,35 +5,42 @@ use crate::lanes::LaneInfo;
 use consign_delivery::EventCode;
 use consign_ledger::{Code, Event, EventSink, Redactor};
 use consign_manifest::{Inspection, Verdict};
+use parking_lot::RwLock;
 use std::sync::Arc;
 
 /// Writes events, without the secrets a server may have echoed; never blocks. Cheap to clone.
 #[derive(Clone)]
 pub struct Events {
     sink: EventSink,
-    redactor: Arc<Redactor>,
+    redactor: Arc<RwLock<Arc<Redactor>>>,
 }
 
 impl Events {
     /// Over the ledger's sink.
     pub fn new(sink: EventSink, redactor: Arc<Redactor>) -> Self {
+        let redactor = Arc::new(RwLock::new(redactor));
         Self { sink, redactor }
     }
 
     /// What takes secrets out of texts.
-    pub fn redactor(&self) -> &Redactor {
-        &self.redactor
+    pub fn redactor(&self) -> Arc<Redactor> {
+        Arc::clone(&self.redactor.read())
+    }
+
+    /// A reload may have brought other secrets.
+    pub fn redact_with(&self, redactor: Redactor) {
+        *self.redactor.write() = Arc::new(redactor);
     }
 
     /// Writes one event.
     pub fn emit(&self, mut event: Event) {
-        self.redactor.event(&mut event);
+        self.redactor().event(&mut event);
         self.sink.emit(event);
     }
 
     /// The first of an episode is written, repeats are counted.
     pub fn open(&self, subject: &str, mut event: Event) -> bool {
-        self.redactor.event(&mut event);
+        self.redactor().event(&mut event);
         self.sink.open(subject, event)
     }
 

@@ -190,14 +190,14 @@ impl Acceptor {
                 work.handled = true;
                 if !send.releases_when_skipped {
                     let dropped = self.exclude_dependents(work, index);
-                    if !dropped.is_empty() {
+                    if dropped > 0 {
                         let event = self
                             .message_event(Code::DependentDropped, work, route)
                             .message(format!(
                                 "send {} was skipped for message {}, and with it {} that wait for it",
                                 send.id,
                                 work.message.id,
-                                dropped.len()
+                                dropped
                             ));
                         self.events.emit(event);
                     }
@@ -248,7 +248,7 @@ impl Acceptor {
                 )));
             }
         }
-        work.direct_done.insert(index);
+        work.direct_done.insert(send.path.clone());
         Ok(())
     }
 
@@ -283,18 +283,27 @@ impl Acceptor {
             .collect()
     }
 
-    fn exclude_dependents(&self, work: &mut Work, parent: usize) -> Vec<usize> {
+    /// Leaves them out; how many there are.
+    fn exclude_dependents(&self, work: &mut Work, parent: usize) -> usize {
         let waiting = self.waiting_for(work, parent);
-        work.excluded.extend(&waiting);
-        waiting
+        let paths: Vec<String> = self
+            .targets(work)
+            .filter(|(_, write)| waiting.contains(&write.send))
+            .map(|(send, _)| send.path.clone())
+            .collect();
+        let count = paths.len();
+        work.excluded.extend(paths);
+        count
     }
 
     fn waiting_for(&self, work: &Work, parent: usize) -> Vec<usize> {
         let mut found: Vec<usize> = Vec::new();
         let mut parents = vec![parent];
         while let Some(parent) = parents.pop() {
+            let path = self.target(work, parent).map(|(_, send)| &send.path);
             for (send, write) in self.targets(work) {
-                let waits = [send.held_by, send.after_direct].contains(&Some(parent));
+                let waits = send.held_by == Some(parent)
+                    || (path.is_some() && send.after_direct.as_ref() == path);
                 if waits && !found.contains(&write.send) {
                     found.push(write.send);
                     parents.push(write.send);

@@ -15,6 +15,7 @@ use consign_ledger::{Code, Event};
 use consign_loader::FunctionMessage;
 use consign_manifest::PluginKind;
 use consign_pipeline::{Matched, Message, OrderKey, Program, StoredWrite, WriteKey, key};
+use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -126,16 +127,24 @@ pub struct Handler {
 /// The handler of a route or an adapter, for messages that have no writes.
 pub type RouteHandler = Handler;
 
-/// All handlers of a configuration.
+/// The handlers of the sends, by lane; a reload replaces them all.
 #[derive(Default)]
 pub struct Handlers {
-    lanes: BTreeMap<u32, Handler>,
+    lanes: RwLock<BTreeMap<u32, Arc<Handler>>>,
 }
 
 impl Handlers {
+    /// Puts these in the place of all others.
+    pub fn replace(&self, handlers: Vec<(consign_delivery::LaneId, Handler)>) {
+        *self.lanes.write() = handlers
+            .into_iter()
+            .map(|(lane, handler)| (lane.0, Arc::new(handler)))
+            .collect();
+    }
+
     /// The handler of a send's writes.
-    pub fn of_lane(&self, lane: consign_delivery::LaneId) -> Option<&Handler> {
-        self.lanes.get(&lane.0)
+    pub fn of_lane(&self, lane: consign_delivery::LaneId) -> Option<Arc<Handler>> {
+        self.lanes.read().get(&lane.0).cloned()
     }
 }
 
@@ -145,7 +154,6 @@ pub struct HandlerMaker<'a> {
     events: &'a Events,
     targets: BTreeMap<String, Target>,
     made: BTreeMap<String, Arc<Function>>,
-    handlers: Handlers,
 }
 
 impl<'a> HandlerMaker<'a> {
@@ -175,23 +183,19 @@ impl<'a> HandlerMaker<'a> {
             events,
             targets,
             made: BTreeMap::new(),
-            handlers: Handlers::default(),
         }
     }
 
     /// The handler of a send: its own, its route's or its adapter's.
     pub fn send(
         &mut self,
-        number: consign_delivery::LaneId,
         adapter: &Adapter,
         route: &Route,
         send: &SendConfig,
         info: &LaneInfo,
         promise: &str,
-    ) {
-        let Some(mut handler) = self.nearest(adapter, route, Some(send)) else {
-            return;
-        };
+    ) -> Option<Handler> {
+        let mut handler = self.nearest(adapter, route, Some(send))?;
         handler.report = Report {
             send: info.send.clone(),
             connection: info.connection.clone(),
@@ -205,17 +209,12 @@ impl<'a> HandlerMaker<'a> {
                 .unwrap_or_default(),
             ..handler.report
         };
-        self.handlers.lanes.insert(number.0, handler);
+        Some(handler)
     }
 
     /// The handler of a route's messages: its own or its adapter's.
     pub fn route(&mut self, adapter: &Adapter, route: &Route) -> Option<RouteHandler> {
         self.nearest(adapter, route, None)
-    }
-
-    /// All that were made for sends.
-    pub fn finish(self) -> Handlers {
-        self.handlers
     }
 
     fn nearest(

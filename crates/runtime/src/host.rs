@@ -1,39 +1,34 @@
 //! A running host: opens what is durable, wires the parts, runs the adapters, and takes all of it down
 //! in the order that loses nothing.
 
-use crate::acceptance::Acceptor;
-use crate::adapter::{AdapterSpec, Ended};
+use crate::acceptance::{Acceptor, Counters, RouteTarget};
 use crate::clock;
-use crate::counters::MessageLedger;
 use crate::engine::{Engine, Parts, engine};
 use crate::events::Events;
+use crate::handlers::Handlers;
+use crate::lanes::Lanes;
 use crate::park::Parker;
-use crate::plan::Plan;
-use crate::plugs::Plugs;
+use crate::plan::{AdapterPlan, Plan};
+use crate::plugs::{ConnectionSpec, Plugs};
 use crate::recovered::{report_lost_ledger, report_recovery};
 use crate::settings;
+use crate::source::{AdapterState, SourceSpec, Sources};
 use crate::steps::Steps;
-use crate::wire::wire;
+use crate::wire::{Numbers, Wire, wire};
 use consign_buffer::{Buffer, Recovery};
 use consign_config::{Adapter, Config};
-use consign_delivery::{Delivery as Machine, Input, LaneId};
+use consign_delivery::{ConnectionId, Delivery as Machine, Input, LaneConfig, LaneId};
 use consign_ledger::{Code, Event, EventSink, Ledger, SinkOptions};
-use consign_loader::{Connection, Names, OpenConnection, Plugins};
-use parking_lot::Mutex;
+use consign_loader::{Names, Plugins};
+use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
-use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 /// How long a drain waits for requests in flight.
 const DRAIN: Duration = Duration::from_secs(30);
-/// How long a source may take to open.
-const OPEN_DEADLINE: Duration = Duration::from_secs(60);
-/// Waits before a failed source is opened again: doubled from the first to the second.
-const SOURCE_BACKOFF_MS: (u64, u64) = (500, 30_000);
 /// How long plugins may take to shut down.
 const PLUGIN_SHUTDOWN: Duration = Duration::from_secs(5);
 
@@ -60,53 +55,45 @@ pub enum StartError {
 
 /// A running host.
 pub struct Host {
-    /// Facts about it that never change.
-    pub plan: Arc<Plan>,
+    plan: RwLock<Arc<Plan>>,
     /// The buffer.
     pub buffer: Buffer,
     /// The driver.
     pub engine: Engine,
     /// Connections and lanes.
     pub plugs: Arc<Plugs>,
+    /// Failed messages, as delivery and acceptance put them there.
+    pub(crate) parker: Arc<Parker>,
+    /// Error handlers of the sends.
+    pub(crate) handlers: Arc<Handlers>,
     /// The event log and failed messages.
     pub ledger: Ledger,
     /// Writes events.
     pub events: Events,
-    /// Adapters by name.
-    pub adapters: BTreeMap<String, Arc<AdapterState>>,
+    adapters: RwLock<BTreeMap<String, Arc<AdapterState>>>,
     /// What opening the buffer found.
     pub recovery: Recovery,
     /// Wall-clock time of the start.
     pub started_unix_ms: u64,
-    stop: watch::Sender<bool>,
-    tasks: Mutex<Vec<JoinHandle<()>>>,
-    watchers: Mutex<Vec<JoinHandle<()>>>,
+    /// What is wired; locked while it changes.
+    pub(crate) wiring: tokio::sync::Mutex<Wiring>,
+    /// Lanes that are on their way to other settings, and why they are not there yet.
+    pub(crate) moving: Mutex<BTreeMap<String, String>>,
+    pub(crate) sources: Sources,
+    /// Every set of plugins that was loaded; told to shut down at the end.
+    pub(crate) plugins: Mutex<Vec<Plugins>>,
+    pub(crate) watchers: Mutex<BTreeMap<u32, JoinHandle<()>>>,
     driver: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What others may see of an adapter.
-pub struct AdapterState {
-    /// Its message ledger.
-    pub ledger: Arc<MessageLedger>,
-    /// Counters of its acceptance.
-    pub acceptor: Arc<Acceptor>,
-    /// What its source is doing.
-    pub source: Mutex<SourceState>,
-    /// Why its messages are held, while any are.
-    pub held: Arc<Mutex<Option<String>>>,
-}
-
-/// What a source is doing.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SourceState {
-    /// Being opened.
-    Opening,
-    /// Handing messages over.
-    Running,
-    /// Failed; it is opened again.
-    Failed(String),
-    /// Stopped with the host.
-    Stopped,
+/// What is wired at the moment, by number.
+#[derive(Default)]
+pub(crate) struct Wiring {
+    pub(crate) numbers: Numbers,
+    pub(crate) lanes: BTreeMap<u32, Wire>,
+    pub(crate) connections: BTreeMap<u32, (ConnectionSpec, bool)>,
+    /// How often the routes were replaced.
+    pub(crate) generation: u64,
 }
 
 impl Host {
@@ -147,7 +134,9 @@ impl Host {
             Arc::new(settings::redactor(&plan.config)),
         );
         let plan = Arc::new(plan);
-        let wired = wire(&plan, &buffer, &events)?;
+        let mut numbers = Numbers::default();
+        let wired = wire(&plan, &buffer, &events, &mut numbers)?;
+        crate::wire::report_orphans(&buffer, &events);
         report_recovery(&events, &recovery, &buffer);
         if !had_ledger {
             report_lost_ledger(&events, &ledger_path, &buffer);
@@ -156,220 +145,205 @@ impl Host {
         let mut seed = [0_u8; 8];
         rand::fill(&mut seed);
         let machine = Machine::new(settings::limits(&plan.config), u64::from_le_bytes(seed));
-        let lanes = Arc::new(wired.lanes);
+        let lanes = Arc::new(Lanes::new(
+            wired
+                .lanes
+                .iter()
+                .map(|(lane, wire)| (LaneId(*lane), wire.info.clone())),
+        ));
         let plugs = Arc::new(Plugs::new(
             plan.plugins.clone(),
-            wired.connections.clone(),
-            wired.sinks,
             Arc::clone(&lanes),
             events.clone(),
         ));
         let parker = Arc::new(Parker::new(ledger.clone(), events.clone(), lanes));
+        let handlers = Arc::new(Handlers::default());
+        handlers.replace(wired.handlers);
         let parts = Parts {
             buffer: buffer.clone(),
             plugs: Arc::clone(&plugs),
             parker: Arc::clone(&parker),
-            handlers: Arc::new(wired.handlers),
+            handlers: Arc::clone(&handlers),
             events: events.clone(),
         };
         let (engine, driver) = engine(machine, parts);
         let driver = tokio::spawn(driver);
-        for input in wired.inputs {
-            engine.input(input);
-        }
-
-        let watchers = plugs
-            .lanes()
-            .iter()
-            .filter(|(_, info)| info.buffered)
-            .filter_map(|(lane, _)| watch_lane(&buffer, &engine, lane))
-            .collect();
-        let mut adapters = BTreeMap::new();
-        for ((adapter, plan_of), routes) in plan
-            .config
-            .adapters
-            .iter()
-            .zip(&plan.adapters)
-            .zip(wired.routes)
-        {
-            let acceptor = Acceptor {
-                adapter: adapter.name.to_string(),
-                program: Arc::clone(&plan_of.program),
-                routes,
-                steps: Steps::of(adapter, &plan.plugins, &events),
-                buffer: buffer.clone(),
-                engine: engine.clone(),
-                epoch: settings::epoch(&buffer, adapter),
-                position_name: settings::position_name(adapter),
-                parker: Arc::clone(&parker),
-                events: events.clone(),
-                condition_errors: AtomicU64::new(0),
-                dropped_writes: AtomicU64::new(0),
-            };
-            let state = AdapterState {
-                ledger: Arc::new(MessageLedger::default()),
-                acceptor: Arc::new(acceptor),
-                source: Mutex::new(SourceState::Opening),
-                held: Arc::default(),
-            };
-            adapters.insert(adapter.name.to_string(), Arc::new(state));
-        }
-        let (stop, stopped) = watch::channel(false);
         let host = Arc::new(Self {
-            plan,
+            plan: RwLock::new(Arc::clone(&plan)),
             buffer,
             engine,
             plugs,
+            parker,
+            handlers,
             ledger,
             events,
-            adapters,
+            adapters: RwLock::default(),
             recovery,
             started_unix_ms: clock::wall_unix_ms(),
-            stop,
-            tasks: Mutex::default(),
-            watchers: Mutex::new(watchers),
+            wiring: tokio::sync::Mutex::default(),
+            moving: Mutex::default(),
+            sources: Sources::default(),
+            plugins: Mutex::new(vec![plan.plugins.clone()]),
+            watchers: Mutex::default(),
             driver: Mutex::new(Some(driver)),
         });
+        for (number, (spec, used)) in &wired.connections {
+            host.add_connection(&plan.config, *number, spec, *used);
+        }
+        for (lane, wire) in &wired.lanes {
+            let moved_below = host.check_target(LaneId(*lane), wire).await;
+            host.add_lane(wire.clone(), moved_below);
+        }
+        {
+            let mut wiring = host.wiring.lock().await;
+            wiring.numbers = numbers;
+            wiring.lanes = wired.lanes;
+            wiring.connections = wired.connections;
+        }
+        let adapters = plan.config.adapters.iter().zip(&plan.adapters);
+        for ((adapter, planned), routes) in adapters.zip(wired.routes) {
+            let counters = Arc::default();
+            let acceptor = host.acceptor(adapter, planned, routes, &counters, 1);
+            let spec = SourceSpec::of(&plan.config, adapter, planned);
+            host.add_adapter(AdapterState::new(spec, acceptor, counters, Arc::default()));
+        }
+        let names: Vec<String> = host.adapters().into_keys().collect();
         host.events.emit(
             Event::new(Code::HostStarted, clock::wall_unix_ms_i64())
                 .field("version", env!("CARGO_PKG_VERSION"))
-                .field("adapters", host.adapters.len()),
+                .field("adapters", names.len()),
         );
-        Host::start_sources(&host, &stopped);
+        host.report_overclaims(&plan);
+        for name in names {
+            host.start_source(&name);
+        }
         Ok(host)
     }
 
-    fn start_sources(host: &Arc<Self>, stopped: &watch::Receiver<bool>) {
-        let sources = Arc::new(Sources {
-            plugins: host.plan.plugins.clone(),
-            open: tokio::sync::Mutex::default(),
-        });
-        let mut tasks = host.tasks.lock();
-        for index in 0..host.plan.config.adapters.len() {
-            let (host, sources, stopped) =
-                (Arc::clone(host), Arc::clone(&sources), stopped.clone());
-            tasks.push(tokio::spawn(async move {
-                host.supervise(index, &sources, stopped).await
-            }));
+    /// The configuration that is in force, with what it comes to.
+    pub fn plan(&self) -> Arc<Plan> {
+        Arc::clone(&self.plan.read())
+    }
+
+    /// What plugins claimed beyond their declarations and did not get.
+    pub(crate) fn report_overclaims(&self, plan: &Plan) {
+        let routes = plan.adapters.iter().flat_map(|adapter| &adapter.routes);
+        let sends = routes.flat_map(|route| &route.sends);
+        let claims: std::collections::BTreeSet<&String> =
+            sends.flat_map(|send| &send.promise.overclaims).collect();
+        for claim in claims {
+            let event = Event::new(Code::PluginOverclaims, clock::wall_unix_ms_i64());
+            self.events.emit(event.message(claim.clone()));
         }
     }
 
-    /// Keeps one adapter's source open until the host stops.
-    async fn supervise(&self, index: usize, sources: &Sources, mut stop: watch::Receiver<bool>) {
-        let Some(adapter) = self.plan.config.adapters.get(index) else {
-            return;
-        };
-        let name = adapter.name.as_str();
-        let Some(state) = self.adapters.get(name) else {
-            return;
-        };
-        let Some(plan) = self.plan.adapters.get(index) else {
-            return;
-        };
-        let subject = format!("source {name}");
-        let mut wait_ms = SOURCE_BACKOFF_MS.0;
-        loop {
-            *state.source.lock() = SourceState::Opening;
-            let opened = tokio::select! {
-                opened = self.open_source(adapter, sources) => opened,
-                () = crate::adapter::stopped(&mut stop) => break,
-            };
-            let why = match opened {
-                Ok((source, events)) => {
-                    *state.source.lock() = SourceState::Running;
-                    tracing::info!(adapter = name, operation = %adapter.source.operation, "the source runs");
-                    self.events.close(
-                        &subject,
-                        Code::SourceFault,
-                        Some(event(Code::SourceRecovered, name)),
-                    );
-                    let began = clock::monotonic_ms();
-                    let spec = AdapterSpec {
-                        acceptor: Arc::clone(&state.acceptor),
-                        ledger: Arc::clone(&state.ledger),
-                        events: self.events.clone(),
-                        offset_tracked: plan.source.delivery.is_offset_tracked(),
-                        cumulative: plan.source.delivery
-                            == consign_manifest::DeliveryType::OffsetTrackedCumulative,
-                        max_in_process: adapter.max_in_process,
-                        held: Arc::clone(&state.held),
-                    };
-                    let ended = crate::adapter::run(&spec, source, events, stop.clone()).await;
-                    // A source that ran for a while starts over with short waits.
-                    if clock::monotonic_ms().saturating_sub(began) > SOURCE_BACKOFF_MS.1 {
-                        wait_ms = SOURCE_BACKOFF_MS.0;
-                    }
-                    match ended {
-                        Ended::Stopped => break,
-                        Ended::Fault(why) => why,
-                    }
-                }
-                Err(failure) => failure.message,
-            };
-            tracing::warn!(adapter = name, "the source failed: {why}");
-            *state.source.lock() = SourceState::Failed(why.clone());
-            let fault =
-                event(Code::SourceFault, name).message(format!("source of adapter {name}: {why}"));
-            self.events.open(&subject, fault);
-            sources.forget_broken(&adapter.source.connection).await;
-            tokio::select! {
-                () = tokio::time::sleep(Duration::from_millis(wait_ms)) => {}
-                () = crate::adapter::stopped(&mut stop) => break,
+    pub(crate) fn put_plan(&self, plan: Arc<Plan>) {
+        *self.plan.write() = plan;
+    }
+
+    /// Adapters by name.
+    pub fn adapters(&self) -> BTreeMap<String, Arc<AdapterState>> {
+        self.adapters.read().clone()
+    }
+
+    pub(crate) fn add_adapter(&self, state: AdapterState) {
+        let name = state.spec.adapter.clone();
+        self.adapters.write().insert(name, Arc::new(state));
+    }
+
+    pub(crate) fn remove_adapter(&self, name: &str) {
+        self.adapters.write().remove(name);
+    }
+
+    pub(crate) fn add_connection(
+        &self,
+        config: &Config,
+        number: u32,
+        spec: &ConnectionSpec,
+        used: bool,
+    ) {
+        let id = ConnectionId(number);
+        if used {
+            self.plugs.put_connection(id, spec.clone());
+            let settings = settings::connection(config, id);
+            self.engine.input(Input::AddConnection(settings));
+        }
+    }
+
+    /// Puts a lane in: directory, sink, machine, and what tells of new writes.
+    pub(crate) fn add_lane(&self, wire: Wire, moved_below: u64) {
+        let lane = wire.settings.id;
+        let buffered = wire.info.buffered;
+        self.plugs.lanes().put(lane, wire.info);
+        self.plugs.put_sink(lane, wire.sink);
+        let stats = self.buffer.stats(consign_buffer::LaneId(lane.0));
+        let stats = stats.filter(|_| buffered);
+        self.engine.input(Input::AddLane(Box::new(LaneConfig {
+            frontier: stats.as_ref().map_or(0, |stats| stats.frontier),
+            frontier_wall_unix_ms: stats.map_or(0, |stats| stats.frontier_wall_unix_ms),
+            moved_below,
+            ..wire.settings
+        })));
+        if buffered {
+            let mut watchers = self.watchers.lock();
+            if !watchers.contains_key(&lane.0)
+                && let Some(task) = watch_lane(&self.buffer, &self.engine, lane)
+            {
+                watchers.insert(lane.0, task);
             }
-            wait_ms = wait_ms.saturating_mul(2).min(SOURCE_BACKOFF_MS.1);
         }
-        *state.source.lock() = SourceState::Stopped;
     }
 
-    async fn open_source(
+    pub(crate) fn acceptor(
         &self,
         adapter: &Adapter,
-        sources: &Sources,
-    ) -> Result<(consign_loader::SourceHandle, consign_loader::SourceEvents), consign_loader::Failure>
-    {
-        let config = &self.plan.config;
-        let connection = sources
-            .connection(config, &adapter.source.connection)
-            .await?;
-        let position = self
-            .buffer
-            .position(&settings::position_name(adapter))
-            .map(|bytes| bytes.to_vec());
-        let names = Names {
-            adapter: Some(adapter.name.to_string()),
-            ..names(config, &adapter.source.connection)
-        };
-        let settings = adapter.source.config.value.clone();
-        connection
-            .open_source(
-                &adapter.source.operation,
-                settings,
-                names,
-                position,
-                OPEN_DEADLINE,
-            )
-            .await
+        planned: &AdapterPlan,
+        routes: Vec<RouteTarget>,
+        counters: &Arc<Counters>,
+        generation: u64,
+    ) -> Arc<Acceptor> {
+        Arc::new(Acceptor {
+            adapter: adapter.name.to_string(),
+            program: Arc::clone(&planned.program),
+            routes,
+            buffer: self.buffer.clone(),
+            engine: self.engine.clone(),
+            epoch: settings::epoch(&self.buffer, adapter),
+            position_name: settings::position_name(adapter),
+            steps: Steps::of(adapter, &self.plan().plugins, &self.events),
+            parker: Arc::clone(&self.parker),
+            events: self.events.clone(),
+            counters: Arc::clone(counters),
+            generation,
+        })
     }
 
     /// Stops sources, finishes what is in flight, and closes the buffer with its clean mark. What is still
     /// pending stays there. Returns whether every request in flight was answered.
     pub async fn stop(&self) -> bool {
-        // Without a receiver no source runs any more.
-        let _ = self.stop.send(true);
-        let tasks = std::mem::take(&mut *self.tasks.lock());
-        for task in tasks {
-            drop(task.await);
+        // A reload that is under way is let finish: it is bounded, and half of one is no state to stop in.
+        let wiring = self.wiring.lock().await;
+        let adapters = self.adapters();
+        for state in adapters.values() {
+            state.tell_stop();
+        }
+        for state in adapters.values() {
+            state.ended().await;
         }
         let unfinished = self.engine.drain(DRAIN).await;
         let driver = self.driver.lock().take();
         if let Some(driver) = driver {
             drop(driver.await);
         }
-        for watcher in std::mem::take(&mut *self.watchers.lock()) {
+        for watcher in std::mem::take(&mut *self.watchers.lock()).into_values() {
             watcher.abort();
         }
         self.plugs.close().await;
-        self.plan.plugins.shutdown(PLUGIN_SHUTDOWN).await;
+        let plugins = std::mem::take(&mut *self.plugins.lock());
+        for plugins in plugins {
+            plugins.shutdown(PLUGIN_SHUTDOWN).await;
+        }
+        drop(wiring);
         if unfinished > 0 {
             self.events.emit(
                 Event::new(Code::DrainTimeout, clock::wall_unix_ms_i64())
@@ -392,54 +366,6 @@ impl Host {
     }
 }
 
-/// The source side of connections: one instance per connection, shared by its sources.
-struct Sources {
-    plugins: Plugins,
-    open: tokio::sync::Mutex<BTreeMap<String, Connection>>,
-}
-
-impl Sources {
-    async fn connection(
-        &self,
-        config: &Config,
-        name: &str,
-    ) -> Result<Connection, consign_loader::Failure> {
-        let mut open = self.open.lock().await;
-        if let Some(connection) = open.get(name) {
-            return Ok(connection.clone());
-        }
-        let request = open_request(config, name);
-        let connection = self.plugins.open_connection(request, OPEN_DEADLINE).await?;
-        open.insert(name.to_owned(), connection.clone());
-        Ok(connection)
-    }
-
-    /// After a source failed: an instance that no longer answers is given up, a healthy one is kept for
-    /// the other sources on it.
-    async fn forget_broken(&self, name: &str) {
-        let mut open = self.open.lock().await;
-        if let Some(connection) = open.get(name)
-            && connection.probe(Duration::from_secs(5)).await.is_err()
-        {
-            connection.fence();
-            open.remove(name);
-        }
-    }
-}
-
-fn open_request(config: &Config, name: &str) -> OpenConnection {
-    let connection = config.connection(name);
-    OpenConnection {
-        connector: connection
-            .map(|c| c.connector.to_string())
-            .unwrap_or_default(),
-        config: connection
-            .map(|c| c.config.value.clone())
-            .unwrap_or_default(),
-        names: names(config, name),
-    }
-}
-
 /// What a plugin is told about a connection of this host.
 pub fn names(config: &Config, connection: &str) -> Names {
     Names {
@@ -448,10 +374,6 @@ pub fn names(config: &Config, connection: &str) -> Names {
         data_dir: Some(config.data_dir().join("plugins")),
         ..Names::default()
     }
-}
-
-fn event(code: Code, adapter: &str) -> Event {
-    Event::new(code, clock::wall_unix_ms_i64()).adapter(adapter)
 }
 
 /// Tells the machine whenever writes have joined a lane: accepted, released by their parent, or sent again.

@@ -1,9 +1,10 @@
 //! `consign check --live`: connects to every destination, inspects it, and narrows the promises.
 
 use crate::plan::Plan;
+use crate::promises;
 use consign_config::Place;
 use consign_loader::{Names, OpenConnection};
-use consign_promise::{RoutePromise, SendLevels, SourceFacts};
+use consign_promise::RoutePromise;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -51,11 +52,7 @@ pub async fn inspect(plan: &Plan) -> Vec<Inspected> {
     }
     let mut found = Vec::new();
     for (config, adapter) in plan.config.adapters.iter().zip(&plan.adapters) {
-        let window = config
-            .idempotency_window
-            .unwrap_or(plan.config.idempotency_window)
-            .as_ms();
-        let facts = SourceFacts::new(&adapter.source, Some(window));
+        let facts = promises::source_facts(&plan.config, config, &adapter.source);
         for (index, (route, planned)) in config.routes.iter().zip(&adapter.routes).enumerate() {
             let mut levels = Vec::new();
             let mut faults = Vec::new();
@@ -90,17 +87,7 @@ pub async fn inspect(plan: &Plan) -> Vec<Inspected> {
                 };
                 match inspection {
                     Ok(inspection) => {
-                        let mut one = SendLevels::new(
-                            &known.send,
-                            &known.operation,
-                            &facts,
-                            known.resolved.clone(),
-                            Some(&inspection),
-                            known.require,
-                        );
-                        if let Some(parent) = &known.after {
-                            one = one.after(parent);
-                        }
+                        let one = promises::inspected(&facts, known, Some(&inspection));
                         faults.extend(
                             one.faults()
                                 .map(|fault| format!("send {}: {fault}", known.send)),

@@ -1,10 +1,12 @@
 //! Which send each lane number belongs to.
 
 use consign_delivery::LaneId;
+use parking_lot::RwLock;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// One send, as far as events, parked writes and status need it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LaneInfo {
     /// The lane's stable name, `adapter/route/send`.
     pub id: String,
@@ -24,27 +26,51 @@ pub struct LaneInfo {
     pub buffered: bool,
 }
 
-/// All lanes of this run. Built once at start.
+/// All lanes of this run, by number; a reload adds and removes some.
 #[derive(Debug, Default)]
 pub struct Lanes {
-    by_number: BTreeMap<u32, LaneInfo>,
+    by_number: RwLock<BTreeMap<u32, Arc<LaneInfo>>>,
 }
 
 impl Lanes {
     /// Makes the directory.
     pub fn new(lanes: impl IntoIterator<Item = (LaneId, LaneInfo)>) -> Self {
+        let lanes = lanes.into_iter().map(|(id, info)| (id.0, Arc::new(info)));
         Self {
-            by_number: lanes.into_iter().map(|(id, info)| (id.0, info)).collect(),
+            by_number: RwLock::new(lanes.collect()),
         }
     }
 
     /// The send behind a lane.
-    pub fn get(&self, lane: LaneId) -> Option<&LaneInfo> {
-        self.by_number.get(&lane.0)
+    pub fn get(&self, lane: LaneId) -> Option<Arc<LaneInfo>> {
+        self.by_number.read().get(&lane.0).cloned()
     }
 
     /// All of them, by number.
-    pub fn iter(&self) -> impl Iterator<Item = (LaneId, &LaneInfo)> {
-        self.by_number.iter().map(|(id, info)| (LaneId(*id), info))
+    pub fn all(&self) -> Vec<(LaneId, Arc<LaneInfo>)> {
+        let lanes = self.by_number.read();
+        lanes
+            .iter()
+            .map(|(id, info)| (LaneId(*id), Arc::clone(info)))
+            .collect()
+    }
+
+    /// The lane of each send's stable name.
+    pub fn by_name(&self) -> BTreeMap<String, LaneId> {
+        let lanes = self.by_number.read();
+        lanes
+            .iter()
+            .map(|(id, info)| (info.id.clone(), LaneId(*id)))
+            .collect()
+    }
+
+    /// A send that is new, or named anew.
+    pub fn put(&self, lane: LaneId, info: LaneInfo) {
+        self.by_number.write().insert(lane.0, Arc::new(info));
+    }
+
+    /// A send that is gone.
+    pub fn remove(&self, lane: LaneId) {
+        self.by_number.write().remove(&lane.0);
     }
 }

@@ -1,7 +1,7 @@
 //! Adapters, acceptance, and the tasks that drive delivery: the parts of a host, wired together.
 //!
 //! * [`plan`]: a configuration, checked, with its plugins loaded, its routes compiled and its promises.
-//! * [`host`]: a running host: start, supervise, stop.
+//! * [`host`]: a running host: start, supervise, stop; [`reload`]: another configuration meanwhile.
 //! * `adapter`, `acceptance`: a message from its source to one durable record.
 //! * `steps`, `handlers`, `functions`: what plugins do to a message on its way, and to one that failed.
 //! * `engine`, `plugs`, `park`: what the delivery machine asks for, carried out.
@@ -23,14 +23,18 @@ pub mod plan;
 mod plugs;
 mod promises;
 mod recovered;
+pub mod reload;
 mod settings;
+mod source;
 mod staging;
 pub mod states;
 mod steps;
+mod targets;
 pub mod view;
 mod wire;
 mod work;
 
 pub use counters::MessageOutcome;
-pub use host::{Host, SourceState, StartError};
+pub use host::{Host, StartError};
 pub use plan::{AdapterPlan, Copies, Plan, RoutePlan, SendPlan, plan};
+pub use source::SourceState;

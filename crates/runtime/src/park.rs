@@ -159,7 +159,7 @@ impl Parker {
             _ => Code::Parked,
         };
         let detail = &failure.detail;
-        let event = of_lane(Event::new(code, wall_unix_ms_i64()), info)
+        let event = of_lane(Event::new(code, wall_unix_ms_i64()), &info)
             .connection(info.connection.clone())
             .field("failed_id", id)
             .field("seq", seq)
@@ -175,7 +175,7 @@ impl Parker {
     }
 
     /// The send behind a lane.
-    pub fn lane(&self, lane: LaneId) -> Option<&LaneInfo> {
+    pub fn lane(&self, lane: LaneId) -> Option<Arc<LaneInfo>> {
         self.lanes.get(lane)
     }
 
@@ -394,7 +394,7 @@ impl Parker {
         note: WriteNote,
     ) -> Result<NewFailed, String> {
         let info = self.lanes.get(lane).ok_or("the lane has no name")?;
-        self.record_of(info, seq, body, reason, failure, note)
+        self.record_of(&info, seq, body, reason, failure, note)
     }
 
     fn record_of(

@@ -77,6 +77,20 @@ pub fn plan(
     environment: &dyn Environment,
     copies: Copies,
 ) -> Result<Plan, Vec<Problem>> {
+    plan_with(path, environment, copies, None)
+}
+
+/// As [`plan`], for a host that runs: with the plugins it has, where they are all that is wanted. What is
+/// loaded stays loaded, and a library is never loaded twice.
+///
+/// # Errors
+/// As [`plan`].
+pub fn plan_with(
+    path: &Path,
+    environment: &dyn Environment,
+    copies: Copies,
+    loaded: Option<&Plugins>,
+) -> Result<Plan, Vec<Problem>> {
     let text = read(path)?;
     let look = consign_config::first_look(path, &text).map_err(|problem| vec![problem])?;
     let wanted: Vec<String> = look
@@ -94,9 +108,19 @@ pub fn plan(
         .parent()
         .map(|folder| folder.join("plugins.lock"))
         .filter(|lock| lock.exists());
+    let enough = loaded.is_some_and(|plugins| {
+        let manifests = plugins.manifests();
+        let functions = || manifests.iter().flat_map(|manifest| &manifest.functions);
+        let mut connectors = look.connectors.iter().map(|named| &named.name);
+        let mut named = look.functions.iter().map(|named| &named.name);
+        connectors.all(|name| plugins.connector(name).is_some())
+            && named.all(|name| functions().any(|function| *name == function.name.as_str()))
+    });
     // With nothing wanted the loader would load every plugin it finds.
     let plugins = if wanted.is_empty() {
         Plugins::none()
+    } else if let Some(plugins) = loaded.filter(|_| enough) {
+        plugins.clone()
     } else {
         let options = LoadOptions {
             folders: look.plugin_folders.clone(),

@@ -19,7 +19,7 @@ use consign_loader::{
 };
 use consign_manifest::{Inspection, Verdict, Window};
 use consign_pipeline::StoredWrite;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -36,7 +36,7 @@ const INSPECT_DEADLINE: Duration = Duration::from_secs(30);
 const CLOSE_DEADLINE: Duration = Duration::from_secs(10);
 
 /// One connection as configured.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ConnectionSpec {
     /// Its name.
     pub name: String,
@@ -51,7 +51,7 @@ pub struct ConnectionSpec {
 }
 
 /// One sink as configured.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct SinkSpec {
     /// Its connection.
     pub connection: ConnectionId,
@@ -78,9 +78,10 @@ struct Open {
 
 /// The sink side of all connections.
 pub struct Plugs {
-    plugins: Plugins,
-    links: Vec<Link>,
-    sinks: BTreeMap<u32, SinkSpec>,
+    plugins: RwLock<Plugins>,
+    // Numbers are never given twice: a connection whose settings change is another one.
+    links: RwLock<BTreeMap<u32, Arc<Link>>>,
+    sinks: RwLock<BTreeMap<u32, SinkSpec>>,
     lanes: Arc<Lanes>,
     events: Events,
     inspections: Mutex<BTreeMap<u32, Inspection>>,
@@ -130,30 +131,70 @@ impl Answered {
 }
 
 impl Plugs {
-    /// Connections by number (their place in `links`) and sinks by lane.
-    pub fn new(
-        plugins: Plugins,
-        links: Vec<ConnectionSpec>,
-        sinks: BTreeMap<u32, SinkSpec>,
-        lanes: Arc<Lanes>,
-        events: Events,
-    ) -> Self {
-        let links = links
-            .into_iter()
-            .map(|spec| Link {
-                spec,
-                open: Mutex::new(None),
-                opening: tokio::sync::Mutex::new(()),
-            })
-            .collect();
+    /// Over the lane directory; connections and sinks are put in as the configuration has them.
+    pub fn new(plugins: Plugins, lanes: Arc<Lanes>, events: Events) -> Self {
         Self {
-            plugins,
-            links,
-            sinks,
+            plugins: RwLock::new(plugins),
+            links: RwLock::default(),
+            sinks: RwLock::default(),
             lanes,
             events,
             inspections: Mutex::default(),
         }
+    }
+
+    /// New instances come from these plugins.
+    pub fn use_plugins(&self, plugins: Plugins) {
+        *self.plugins.write() = plugins;
+    }
+
+    /// A connection; ignored where the number is taken.
+    pub fn put_connection(&self, id: ConnectionId, spec: ConnectionSpec) {
+        let link = || {
+            Arc::new(Link {
+                spec,
+                open: Mutex::new(None),
+                opening: tokio::sync::Mutex::new(()),
+            })
+        };
+        self.links.write().entry(id.0).or_insert_with(link);
+    }
+
+    /// A connection that no lane uses any more: its instance is closed.
+    pub async fn remove_connection(&self, id: ConnectionId) {
+        let link = self.links.write().remove(&id.0);
+        if let Some(link) = link {
+            close_link(&link).await;
+        }
+    }
+
+    /// What a lane writes with; nothing of it is on its way.
+    pub fn put_sink(&self, lane: LaneId, spec: SinkSpec) {
+        self.remove_sink(lane);
+        self.sinks.write().insert(lane.0, spec);
+    }
+
+    /// A lane that is gone, or gets another sink.
+    pub fn remove_sink(&self, lane: LaneId) {
+        let Some(old) = self.sinks.write().remove(&lane.0) else {
+            return;
+        };
+        self.inspections.lock().remove(&lane.0);
+        let handle = self
+            .link(old.connection)
+            .and_then(|link| link.open.lock().as_mut()?.sinks.remove(&lane.0));
+        if let Some(handle) = handle {
+            tokio::spawn(async move { drop(handle.close(CLOSE_DEADLINE).await) });
+        }
+    }
+
+    /// Connections by number, as they are configured.
+    pub fn connections(&self) -> Vec<(u32, String, String)> {
+        let links = self.links.read();
+        links
+            .iter()
+            .map(|(id, link)| (*id, link.spec.name.clone(), link.spec.connector.clone()))
+            .collect()
     }
 
     /// The lane directory.
@@ -162,8 +203,8 @@ impl Plugs {
     }
 
     /// The name of a connection.
-    pub fn connection_name(&self, id: ConnectionId) -> Option<&str> {
-        Some(self.link(id)?.spec.name.as_str())
+    pub fn connection_name(&self, id: ConnectionId) -> Option<String> {
+        Some(self.link(id)?.spec.name.clone())
     }
 
     /// What the last inspection of a lane's destination found.
@@ -171,8 +212,8 @@ impl Plugs {
         self.inspections.lock().get(&lane.0).cloned()
     }
 
-    fn link(&self, id: ConnectionId) -> Option<&Link> {
-        self.links.get(usize::try_from(id.0).ok()?)
+    fn link(&self, id: ConnectionId) -> Option<Arc<Link>> {
+        self.links.read().get(&id.0).cloned()
     }
 
     /// Connects where there is no live instance, then makes a cheap round trip.
@@ -184,14 +225,14 @@ impl Plugs {
             )));
         };
         let open = self
-            .open(id, link)
+            .open(id, &link)
             .await
             .map_err(|failure| probe_failure(&failure))?;
         match open.connection.probe(link.spec.probe_timeout).await {
             Ok(()) => Ok(()),
             Err(failure) => {
                 if failure.hung || failure.panicked {
-                    self.drop_instance(link, failure.panicked, &failure.message);
+                    self.drop_instance(&link, failure.panicked, &failure.message);
                 }
                 Err(probe_failure(&failure))
             }
@@ -209,11 +250,19 @@ impl Plugs {
             config: link.spec.config.clone(),
             names: link.spec.names.clone(),
         };
-        let connection = self.plugins.open_connection(request, OPEN_DEADLINE).await?;
+        let plugins = self.plugins.read().clone();
+        let connection = plugins.open_connection(request, OPEN_DEADLINE).await?;
         let mut sinks = BTreeMap::new();
-        for (lane, spec) in self.sinks.iter().filter(|(_, spec)| spec.connection == id) {
-            match open_sink(&connection, spec).await {
-                Ok(handle) => drop(sinks.insert(*lane, handle)),
+        let wanted: Vec<(u32, SinkSpec)> = self
+            .sinks
+            .read()
+            .iter()
+            .filter(|(_, spec)| spec.connection == id)
+            .map(|(lane, spec)| (*lane, spec.clone()))
+            .collect();
+        for (lane, spec) in wanted {
+            match open_sink(&connection, &spec).await {
+                Ok(handle) => drop(sinks.insert(lane, handle)),
                 // The lane's first request tries again and fails its target with this reason.
                 Err(failure) => tracing::warn!(
                     connection = link.spec.name,
@@ -282,23 +331,23 @@ impl Plugs {
         if before.as_ref() != Some(&inspection)
             && let Some(info) = self.lanes.get(lane)
         {
-            self.events.inspected(info, &inspection);
+            self.events.inspected(&info, &inspection);
         }
         (verdict, window_ms)
     }
 
     async fn sink(&self, lane: LaneId) -> Result<(SinkHandle, Connection), Failure> {
-        let Some(spec) = self.sinks.get(&lane.0) else {
+        let Some(spec) = self.sinks.read().get(&lane.0).cloned() else {
             return Err(fault("no_sink", "the lane has no sink"));
         };
         let Some(link) = self.link(spec.connection) else {
             return Err(fault("no_connection", "the lane has no connection"));
         };
-        let open = self.open(spec.connection, link).await?;
+        let open = self.open(spec.connection, &link).await?;
         if let Some(handle) = open.sinks.get(&lane.0) {
             return Ok((handle.clone(), open.connection));
         }
-        let handle = open_sink(&open.connection, spec).await?;
+        let handle = open_sink(&open.connection, &spec).await?;
         if let Some(open) = link.open.lock().as_mut() {
             open.sinks.insert(lane.0, handle.clone());
         }
@@ -306,7 +355,8 @@ impl Plugs {
     }
 
     fn present(&self, lane: LaneId) -> Option<SinkHandle> {
-        let link = self.link(self.sinks.get(&lane.0)?.connection)?;
+        let connection = self.sinks.read().get(&lane.0)?.connection;
+        let link = self.link(connection)?;
         link.open.lock().as_ref()?.sinks.get(&lane.0).cloned()
     }
 
@@ -355,16 +405,13 @@ impl Plugs {
         match answer.end {
             AnswerEnd::Aborted => return Answered::Cancelled,
             AnswerEnd::Panicked => {
-                if let Some(link) = self
-                    .sinks
-                    .get(&lane.0)
-                    .and_then(|spec| self.link(spec.connection))
-                {
+                let connection = self.sinks.read().get(&lane.0).map(|spec| spec.connection);
+                if let Some(link) = connection.and_then(|id| self.link(id)) {
                     let why = answer
                         .outcomes
                         .first()
                         .map_or("", |outcome| outcome.message.as_str());
-                    self.drop_instance(link, true, why);
+                    self.drop_instance(&link, true, why);
                 }
             }
             _ => {}
@@ -376,20 +423,21 @@ impl Plugs {
     pub fn event(&self, event: consign_delivery::Event) {
         let lane = event.lane.and_then(|lane| self.lanes.get(lane));
         let connection = event.connection.and_then(|id| self.connection_name(id));
-        self.events.of_machine(&event, lane, connection);
+        self.events
+            .of_machine(&event, lane.as_deref(), connection.as_deref());
     }
 
     /// Dependents of a settled write were dropped with it.
     pub fn dependents_dropped(&self, lane: LaneId, seq: u64, result: SettleResult) {
         if let Some(info) = self.lanes.get(lane) {
-            self.events.dependents_dropped(info, seq, result.name());
+            self.events.dependents_dropped(&info, seq, result.name());
         }
     }
 
     /// An error handler ended a write.
     pub fn handled(&self, lane: LaneId, seq: u64, code: Code, what: &str) {
         if let Some(info) = self.lanes.get(lane) {
-            let event = of_lane(Event::new(code, wall_unix_ms_i64()), info)
+            let event = of_lane(Event::new(code, wall_unix_ms_i64()), &info)
                 .field("seq", seq)
                 .message(format!("{}: {what} write {seq}", info.id));
             self.events.emit(event);
@@ -398,21 +446,26 @@ impl Plugs {
 
     /// Closes every instance.
     pub async fn close(&self) {
-        for link in &self.links {
-            let taken = link.open.lock().take();
-            let Some(open) = taken else { continue };
-            for sink in open.sinks.values() {
-                drop(sink.close(CLOSE_DEADLINE).await);
-            }
-            if let Err(failure) = open.connection.close(CLOSE_DEADLINE).await {
-                tracing::warn!(
-                    connection = link.spec.name,
-                    "did not close: {}",
-                    failure.message
-                );
-                open.connection.fence();
-            }
+        let links: Vec<Arc<Link>> = self.links.read().values().cloned().collect();
+        for link in links {
+            close_link(&link).await;
         }
+    }
+}
+
+async fn close_link(link: &Link) {
+    let taken = link.open.lock().take();
+    let Some(open) = taken else { return };
+    for sink in open.sinks.values() {
+        drop(sink.close(CLOSE_DEADLINE).await);
+    }
+    if let Err(failure) = open.connection.close(CLOSE_DEADLINE).await {
+        tracing::warn!(
+            connection = link.spec.name,
+            "did not close: {}",
+            failure.message
+        );
+        open.connection.fence();
     }
 }
 

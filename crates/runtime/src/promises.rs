@@ -5,7 +5,8 @@ use crate::plan::{AdapterPlan, RoutePlan, SendPlan};
 use consign_config::{Adapter, Config, Delivery, Order, Problem, Route, Send, WhenFull};
 use consign_loader::{Plugins, ResolvedOperation};
 use consign_manifest::{
-    Identity, OperationDeclaration, ResolveRequest, Resolved, ResolvedSource, SinkDeclaration,
+    Identity, Inspection, OperationDeclaration, ResolveRequest, Resolved, ResolvedSource,
+    SinkDeclaration,
 };
 use consign_pipeline::{Program, SendProgram};
 use consign_promise::{DeliveryMode, Level, SendFacts, SendLevels, SourceFacts};
@@ -30,11 +31,7 @@ pub fn adapter(
             .iter()
             .map(|fault| Problem::error(place, "source_config", fault.clone())),
     );
-    let window = adapter
-        .idempotency_window
-        .unwrap_or(config.idempotency_window)
-        .as_ms();
-    let facts = SourceFacts::new(&source, Some(window));
+    let facts = source_facts(config, adapter, &source);
     let mut routes = Vec::new();
     for (index, route) in adapter.routes.iter().enumerate() {
         let mut levels = Vec::new();
@@ -100,6 +97,34 @@ pub fn adapter(
         ))
     } else {
         Err(problems)
+    }
+}
+
+/// What the host knows about an adapter's source.
+pub fn source_facts(config: &Config, adapter: &Adapter, source: &ResolvedSource) -> SourceFacts {
+    let window = adapter
+        .idempotency_window
+        .unwrap_or(config.idempotency_window);
+    SourceFacts::new(source, Some(window.as_ms()))
+}
+
+/// The levels of a planned send, with what an inspection of its destination found.
+pub fn inspected(
+    facts: &SourceFacts,
+    planned: &SendLevels,
+    inspection: Option<&Inspection>,
+) -> SendLevels {
+    let levels = SendLevels::new(
+        &planned.send,
+        &planned.operation,
+        facts,
+        planned.resolved.clone(),
+        inspection,
+        planned.require,
+    );
+    match &planned.after {
+        Some(parent) => levels.after(parent),
+        None => levels,
     }
 }
 

@@ -1,7 +1,7 @@
 //! From configuration to the settings of buffer and delivery: the one place where their words meet.
 
 use crate::plan::SendPlan;
-use consign_buffer::{Buffer, LaneStats, Options};
+use consign_buffer::{Buffer, Options};
 use consign_config::{Adapter, Config, Delivery, Order, Require, Route, Send};
 use consign_delivery::{
     AfterPark, Backoff, BatchConfig, BatchKind, ClassConfig, ClassId, ConnectionConfig,
@@ -75,7 +75,6 @@ pub fn lane(
     plan: &SendPlan,
     id: LaneId,
     connection: ConnectionId,
-    stats: Option<&LaneStats>,
     offset_tracked: bool,
     has_handler: bool,
 ) -> LaneConfig {
@@ -143,8 +142,6 @@ pub fn lane(
             == consign_config::ParentSkipped::Release,
         has_handler,
         inspected: plan.promise.repeat == RepeatKind::WriteKey,
-        frontier: stats.map_or(0, |stats| stats.frontier),
-        frontier_wall_unix_ms: stats.map_or(0, |stats| stats.frontier_wall_unix_ms),
         ..LaneConfig::new(id, connection, target)
     }
 }

@@ -1,7 +1,7 @@
 //! The words for the states of a host's parts, as status, API and page show them. docs/operating.md has
 //! a section for each; `tests/operating.rs` holds that.
 
-use crate::host::SourceState;
+use crate::source::SourceState;
 use consign_buffer::Health;
 use consign_delivery::{GateState, LaneState, SettleResult};
 

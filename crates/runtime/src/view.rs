@@ -3,9 +3,11 @@
 use crate::clock;
 use crate::counters::MessageOutcome;
 use crate::engine::Snapshot;
-use crate::host::{AdapterState, Host, SourceState};
+use crate::host::Host;
 use crate::lanes::LaneInfo;
-use crate::plan::AdapterPlan;
+use crate::plan::{AdapterPlan, Plan};
+use crate::promises;
+use crate::source::{AdapterState, SourceState};
 use crate::states::{self, RESULTS};
 use consign_buffer::Health;
 use consign_console::{
@@ -15,7 +17,7 @@ use consign_console::{
 use consign_delivery::{LaneId, LaneState, SettleResult};
 use consign_ledger::events::Code;
 use consign_ledger::{EventFilter, Severity};
-use consign_promise::{SendLevels, SourceFacts};
+use consign_promise::SendLevels;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -38,26 +40,26 @@ impl HostView for View {
         let lanes: Vec<LaneStatus> = host
             .plugs
             .lanes()
-            .iter()
-            .map(|(id, info)| lane(host, &snapshot, id, info))
+            .all()
+            .into_iter()
+            .map(|(id, info)| lane(host, &snapshot, id, &info))
             .collect();
         let lanes: Vec<LaneStatus> = lanes
             .into_iter()
             .chain(host.buffer.orphans().iter().map(orphan))
             .collect();
-        let adapters = host
-            .plan
+        let plan = host.plan();
+        let running = host.adapters();
+        let by_name = host.plugs.lanes().by_name();
+        let adapters = plan
             .config
             .adapters
             .iter()
-            .zip(&host.plan.adapters)
-            .filter_map(|(config, plan)| {
-                Some(adapter(
-                    host,
-                    config,
-                    plan,
-                    host.adapters.get(plan.name.as_str())?,
-                ))
+            .zip(&plan.adapters)
+            .filter_map(|(config, planned)| {
+                let state = running.get(planned.name.as_str())?;
+                let routes = routes(host, &plan, config, planned, &by_name);
+                Some(adapter(config, planned, state, routes))
             })
             .collect::<Vec<_>>();
         Status {
@@ -189,10 +191,10 @@ fn result_name(code: u8) -> String {
 }
 
 fn adapter(
-    host: &Host,
     config: &consign_config::Adapter,
     plan: &AdapterPlan,
     state: &AdapterState,
+    routes: Vec<RouteStatus>,
 ) -> AdapterStatus {
     let (word, why) = match (&*state.source.lock(), &*state.held.lock()) {
         (SourceState::Running, Some(why)) => (states::SOURCE_HELD, Some(why.clone())),
@@ -216,50 +218,36 @@ fn adapter(
         in_process: received.saturating_sub(ended),
         outcomes,
         condition_errors: state
-            .acceptor
+            .counters
             .condition_errors
             .load(std::sync::atomic::Ordering::Relaxed),
         dropped_writes: state
-            .acceptor
+            .counters
             .dropped_writes
             .load(std::sync::atomic::Ordering::Relaxed),
         last_progress_unix_ms: ledger.last_progress_unix_ms(),
-        routes: routes(host, config, plan),
+        routes,
     }
 }
 
-fn routes(host: &Host, config: &consign_config::Adapter, plan: &AdapterPlan) -> Vec<RouteStatus> {
-    let window = config
-        .idempotency_window
-        .unwrap_or(host.plan.config.idempotency_window)
-        .as_ms();
-    let facts = SourceFacts::new(&plan.source, Some(window));
+fn routes(
+    host: &Host,
+    plan: &Plan,
+    config: &consign_config::Adapter,
+    planned: &AdapterPlan,
+    lanes: &BTreeMap<String, LaneId>,
+) -> Vec<RouteStatus> {
+    let facts = promises::source_facts(&plan.config, config, &planned.source);
+    let adapter = &planned.name;
     config
         .routes
         .iter()
-        .zip(&plan.routes)
+        .zip(&planned.routes)
         .map(|(route, planned)| {
             let levels = planned.promise.sends.iter().map(|send| {
-                let id = format!("{}/{}/{}", plan.name, route.name, send.send);
-                let lane = host
-                    .plugs
-                    .lanes()
-                    .iter()
-                    .find(|(_, info)| info.id == id)
-                    .map(|(lane, _)| lane);
-                let inspection = lane.and_then(|lane| host.plugs.inspection(lane));
-                let one = SendLevels::new(
-                    &send.send,
-                    &send.operation,
-                    &facts,
-                    send.resolved.clone(),
-                    inspection.as_ref(),
-                    send.require,
-                );
-                match &send.after {
-                    Some(parent) => one.after(parent),
-                    None => one,
-                }
+                let id = format!("{adapter}/{}/{}", route.name, send.send);
+                let inspection = lanes.get(&id).and_then(|lane| host.plugs.inspection(*lane));
+                promises::inspected(&facts, send, inspection.as_ref())
             });
             let promise = consign_promise::route(levels.collect());
             RouteStatus {
@@ -278,18 +266,14 @@ fn routes(host: &Host, config: &consign_config::Adapter, plan: &AdapterPlan) -> 
 
 fn connections(host: &Host, snapshot: &Snapshot) -> Vec<ConnectionStatus> {
     let now = clock::monotonic_ms();
-    (0_u32..)
-        .zip(&host.plan.config.connections)
-        .filter_map(|(number, connection)| {
+    host.plugs
+        .connections()
+        .into_iter()
+        .filter_map(|(number, name, connector)| {
             let stats = snapshot.connections.get(&number)?;
-            // A connection that only a source uses has no lanes and so no gate to speak of.
-            host.plugs
-                .lanes()
-                .iter()
-                .find(|(_, info)| info.connection == connection.name.as_str())?;
             Some(ConnectionStatus {
-                name: connection.name.to_string(),
-                connector: connection.connector.to_string(),
+                name,
+                connector,
                 gate: stats.gate.name().to_owned(),
                 since_ms: now.saturating_sub(stats.since_ms),
                 next_try_ms: stats.next_try_ms.map(|at| at.saturating_sub(now)),

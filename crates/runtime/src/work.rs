@@ -34,10 +34,12 @@ pub struct Work {
     pub received_ms: u64,
     /// What the routes made of it: evaluated and rendered once, also when it is held for long.
     pub evaluated: Option<Evaluated>,
-    /// Direct sends (by index in the route) that accepted; not repeated while the message is held.
-    pub direct_done: BTreeSet<usize>,
-    /// Sends (by index in the route) whose direct parent was given up or set aside: they are not made.
-    pub excluded: BTreeSet<usize>,
+    /// Which acceptor's routes that was.
+    pub generation: u64,
+    /// Direct sends (`route/send`) that accepted; not repeated while the message is held.
+    pub direct_done: BTreeSet<String>,
+    /// Sends (`route/send`) whose direct parent was given up or set aside: they are not made.
+    pub excluded: BTreeSet<String>,
     /// Writes that an error handler diverted; committed with the message.
     pub diverted: Vec<Diversion>,
     /// An error handler skipped, parked or diverted it, or one of its direct writes.

@@ -2,6 +2,7 @@
 
 use crate::output::{CliError, Kind};
 use crate::problems;
+use consign_runtime::reload::ReloadError;
 use consign_runtime::{Copies, Host, StartError};
 use std::path::Path;
 use std::sync::Arc;
@@ -53,7 +54,7 @@ pub fn run(file: &Path) -> Result<(), CliError> {
             let view = consign_runtime::view::View::new(Arc::clone(&host));
             tokio::spawn(consign_console::serve(listener, Arc::new(view), token))
         });
-        let clean = until_stopped(&host, &mut signals).await?;
+        let clean = until_stopped(&host, file, &mut signals).await?;
         if let Some(served) = served {
             served.abort();
         }
@@ -71,8 +72,8 @@ pub fn run(file: &Path) -> Result<(), CliError> {
 fn started(host: &Host, console: Option<&tokio::net::TcpListener>) {
     let console = console.and_then(|listener| listener.local_addr().ok());
     tracing::info!(
-        adapters = host.adapters.len(),
-        data_dir = %host.plan.config.data_dir().display(),
+        adapters = host.adapters().len(),
+        data_dir = %host.plan().config.data_dir().display(),
         console = console.map(|address| format!("http://{address}")).unwrap_or_else(|| "none".to_owned()),
         "consign {} started",
         env!("CARGO_PKG_VERSION")
@@ -134,29 +135,71 @@ impl Signals {
         })
     }
 
+    async fn next(&mut self) -> Told {
+        tokio::select! {
+            _ = self.term.recv() => Told::Stop,
+            _ = self.int.recv() => Told::Stop,
+            _ = self.hup.recv() => Told::Reload,
+        }
+    }
+
     /// The first SIGTERM or SIGINT.
     async fn stop(&mut self) {
-        loop {
-            tokio::select! {
-                _ = self.term.recv() => return,
-                _ = self.int.recv() => return,
-                _ = self.hup.recv() => {
-                    tracing::warn!("SIGHUP: this version reads its configuration at start only; restart it");
-                }
-            }
+        while self.next().await != Told::Stop {
+            tracing::info!("SIGHUP: the host is stopping; nothing is reloaded");
         }
     }
 }
 
-/// The first SIGTERM or SIGINT drains; a second one ends the process at once.
-async fn until_stopped(host: &Arc<Host>, signals: &mut Signals) -> Result<bool, CliError> {
-    signals.stop().await;
+/// What a signal asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Told {
+    Stop,
+    Reload,
+}
+
+/// SIGHUP reloads; the first SIGTERM or SIGINT drains; a second one ends the process at once.
+async fn until_stopped(
+    host: &Arc<Host>,
+    file: &Path,
+    signals: &mut Signals,
+) -> Result<bool, CliError> {
+    while signals.next().await == Told::Reload {
+        reload(host, file).await;
+    }
     tracing::info!(
         "stopping: sources first, then what is in flight; a second signal stops at once"
     );
     tokio::select! {
         clean = host.stop() => Ok(clean),
         () = signals.stop() => Err(CliError::failed("stopped at once; what was in flight may have landed")),
+    }
+}
+
+/// Reads the file again. The log says what changed, or what is wrong with it.
+async fn reload(host: &Arc<Host>, file: &Path) {
+    tracing::info!(config = %file.display(), "SIGHUP: the configuration is read again");
+    match host
+        .reload(file, Arc::new(problems::Surroundings), Copies::InDataDir)
+        .await
+    {
+        Ok(report) => {
+            for warning in &report.warnings {
+                tracing::warn!("{warning}");
+            }
+            for what in &report.needs_restart {
+                tracing::warn!("{what} differs in the file and needs a restart");
+            }
+            tracing::info!("{}", report.sentence());
+        }
+        Err(error) => {
+            tracing::error!("the configuration was not reloaded: {error}");
+            if let ReloadError::Rejected(problems) = &error {
+                for line in problems::text(problems).lines() {
+                    tracing::error!("{line}");
+                }
+            }
+        }
     }
 }
 

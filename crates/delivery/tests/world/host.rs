@@ -351,6 +351,8 @@ impl World {
                 }
             }
         }
+        // A person may have spoken of a write that was not there yet.
+        struck.retain(|(lane, seq)| *seq <= self.buffer.lanes[lane].last_seq);
         for id in struck {
             self.interruptions.entry(id).or_default().insert(crash);
         }
