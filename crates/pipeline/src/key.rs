@@ -220,7 +220,7 @@ mod tests {
         "265545ed859190dcc434a1ed05131751",
         "7b8e97a03c628ae225f453d5a1dcea75",
         "7f841684c07e967550c66a9e8f8d5ba8",
-        "GOLDEN9",
+        "a1710ef0e48036124cd9d47a4997b4e4",
     ];
 
     #[test]
