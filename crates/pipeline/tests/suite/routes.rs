@@ -230,7 +230,7 @@ fn time_and_source_are_there_to_read() {
 #[test]
 fn a_message_has_a_name_for_templates_that_nothing_changes() {
     let named = program(
-        "routes: [{ name: r, transforms: [{ vrl: '.body.copy = .id' }], send: [{ id: s, connection: x, operation: x.write, config: { to: '{{ .id }}.json', copy: '{{ .body.copy }}', other: '{{ .body.x }}' } }] }]",
+        "routes: [{ name: r, transforms: [{ vrl: '.body.copy = .id' }], send: [{ id: s, connection: x, operation: x.write, config: { to: '{{ .id }}.json', nested: { names: ['{{ .body.copy }}', '{{ .body.x }}'] } } }] }]",
     );
     let source = Message {
         id: MessageId([0xab; 16]),
