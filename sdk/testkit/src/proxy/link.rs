@@ -1,9 +1,8 @@
 //! One connection through the proxy: two pumps, and what a fault has done to them.
 
 use super::{Action, Shared, Trigger, What};
-use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -26,6 +25,7 @@ struct Mode {
     frozen: bool,
     over: bool,
     delay: Duration,
+    held_until: Option<Instant>,
     bytes_per_s: Option<u64>,
 }
 
@@ -122,9 +122,13 @@ impl Link {
                 self.note(What::Swallowed(bytes.to_vec()));
                 continue;
             }
-            if !mode.delay.is_zero() {
-                self.note(What::Delayed(mode.delay));
-                tokio::time::sleep(mode.delay).await;
+            let held = mode
+                .held_until
+                .map(|until| until.saturating_duration_since(Instant::now()));
+            let delay = mode.delay.max(held.unwrap_or_default());
+            if !delay.is_zero() {
+                self.note(What::Delayed(delay));
+                tokio::time::sleep(delay).await;
             }
             self.note(What::ToClient(bytes.to_vec()));
             if self.pass(&mut to, bytes).await.is_err() {
@@ -148,6 +152,7 @@ impl Link {
             Action::SwallowReplies => mode.swallow = true,
             Action::HalfOpen => mode.frozen = true,
             Action::Delay(delay) => mode.delay = delay,
+            Action::Late(late) => mode.held_until = Some(Instant::now() + late),
             Action::Throttle(rate) => mode.bytes_per_s = Some(rate.max(1)),
         });
         Some((end, action))
@@ -186,15 +191,10 @@ impl Link {
 }
 
 /// The next bytes; none at the end or on an error.
-fn read<'a>(
-    from: &'a mut OwnedReadHalf,
-    chunk: &'a mut [u8],
-) -> impl Future<Output = Option<&'a [u8]>> {
-    async move {
-        match from.read(chunk).await {
-            Ok(0) | Err(_) => None,
-            Ok(count) => chunk.get(..count),
-        }
+async fn read<'a>(from: &mut OwnedReadHalf, chunk: &'a mut [u8]) -> Option<&'a [u8]> {
+    match from.read(chunk).await {
+        Ok(0) | Err(_) => None,
+        Ok(count) => chunk.get(..count),
     }
 }
 

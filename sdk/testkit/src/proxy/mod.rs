@@ -57,6 +57,8 @@ pub enum Action {
     HalfOpen,
     /// Holds back each answer of the server for this long.
     Delay(Duration),
+    /// Holds what the server answers until this long after the firing; then everything passes.
+    Late(Duration),
     /// Lets at most so many bytes a second pass in each direction.
     Throttle(u64),
 }

@@ -214,6 +214,23 @@ async fn delay_and_throttle_take_their_time_and_lose_nothing() {
 }
 
 #[tokio::test]
+async fn a_late_answer_comes_whole_and_those_after_it_are_not_late() {
+    let (echo, proxy) = both().await;
+    let late = Duration::from_millis(400);
+    proxy.arm(Fault::once(Trigger::text("one"), Action::Late(late)));
+    let mut stream = client(&proxy).await;
+    let from = Instant::now();
+    say(&mut stream, "one\n").await;
+    echo.until(1).await;
+    assert_eq!(hear(&mut stream).await, "ONE\n");
+    assert!(from.elapsed() >= late);
+    let from = Instant::now();
+    say(&mut stream, "two\n").await;
+    assert_eq!(hear(&mut stream).await, "TWO\n");
+    assert!(from.elapsed() < late);
+}
+
+#[tokio::test]
 async fn refused_connections_are_refused_by_the_system_and_taken_again_on_the_same_port() {
     let (_echo, proxy) = both().await;
     let mut open = client(&proxy).await;

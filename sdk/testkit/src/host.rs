@@ -1,0 +1,250 @@
+//! Runs the built host as a process: start, wait until it is ready, signal it, read what it says.
+//!
+//! Everything is bounded in time; a host is killed by its process id when its handle is dropped.
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test helper fails by panicking"
+)]
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// How long a host may take to become ready, or to stop, on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Where the workspace's programs and plugins were built.
+#[derive(Debug)]
+pub struct Built {
+    /// The `consign` program.
+    pub consign: PathBuf,
+    /// A folder with every plugin of the workspace.
+    pub plugins: PathBuf,
+}
+
+/// The built host and plugins. `cargo xtask test` builds them first; run alone, this builds them once.
+pub fn built() -> &'static Built {
+    static BUILT: OnceLock<Built> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let exe = std::env::current_exe().expect("the test's own path");
+        let profile = exe
+            .ancestors()
+            .find(|p| p.join("deps").is_dir())
+            .expect("a target folder")
+            .to_owned();
+        if std::env::var_os("CONSIGN_BUILT").is_none() {
+            let status = Command::new(env!("CARGO"))
+                .args(["xtask", "build"])
+                .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+                .env("CARGO_TARGET_DIR", profile.parent().expect("target folder"))
+                .stdout(Stdio::null())
+                .status()
+                .expect("cargo runs");
+            assert!(status.success(), "`cargo xtask build` failed");
+        }
+        Built {
+            consign: profile.join("consign"),
+            plugins: profile.join("plugins"),
+        }
+    })
+}
+
+/// Runs `consign` with these arguments to its end.
+pub fn consign(args: &[&str]) -> Output {
+    Command::new(&built().consign)
+        .args(args)
+        .env_remove("CONSIGN_TOKEN")
+        .output()
+        .expect("consign runs")
+}
+
+/// A free loopback port. Another process may take it before it is used; tests retry on that.
+pub fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0")
+        .expect("loopback")
+        .local_addr()
+        .expect("bound")
+        .port()
+}
+
+/// A folder with a configuration, and the host that runs it.
+#[derive(Debug)]
+pub struct Host {
+    folder: PathBuf,
+    console: u16,
+    child: Option<Child>,
+}
+
+impl Host {
+    /// Writes `config` to `folder/consign.yaml` with the built plugins and a free console port, data in
+    /// `folder/data`. Nothing is started yet.
+    pub fn new(folder: &Path, config: &str) -> Self {
+        Self::with_plugins(folder, config, &[])
+    }
+
+    /// The same with more folders of plugins.
+    pub fn with_plugins(folder: &Path, config: &str, more: &[&Path]) -> Self {
+        let console = free_port();
+        let plugins: Vec<String> = std::iter::once(built().plugins.as_path())
+            .chain(more.iter().copied())
+            .map(|folder| folder.display().to_string())
+            .collect();
+        let text = format!(
+            "data_dir: ./data\nplugins: [{}]\nconsole: {{ listen: \"127.0.0.1:{console}\" }}\n{config}",
+            plugins.join(", ")
+        );
+        std::fs::write(folder.join("consign.yaml"), text).expect("config written");
+        Self {
+            folder: folder.to_owned(),
+            console,
+            child: None,
+        }
+    }
+
+    /// The configuration file.
+    pub fn config(&self) -> PathBuf {
+        self.folder.join("consign.yaml")
+    }
+
+    /// The data folder.
+    pub fn data(&self) -> PathBuf {
+        self.folder.join("data")
+    }
+
+    /// The address of its API.
+    pub fn url(&self, path: &str) -> String {
+        format!("http://127.0.0.1:{}{path}", self.console)
+    }
+
+    /// Starts the process without waiting. Its log goes to `folder/host.log`.
+    pub fn spawn(&mut self) {
+        assert!(self.child.is_none(), "already running");
+        let log = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.folder.join("host.log"))
+            .expect("log file");
+        let child = Command::new(&built().consign)
+            .arg("run")
+            .arg(self.config())
+            .current_dir(&self.folder)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("log file"))
+            .stderr(log)
+            .spawn()
+            .expect("consign starts");
+        self.child = Some(child);
+    }
+
+    /// Starts and waits until the API answers.
+    pub async fn start(&mut self) {
+        self.spawn();
+        let client = reqwest::Client::new();
+        let from = Instant::now();
+        loop {
+            if let Ok(response) = client.get(self.url("/health/live")).send().await
+                && response.status().is_success()
+            {
+                return;
+            }
+            if let Some(status) = self
+                .child
+                .as_mut()
+                .and_then(|c| c.try_wait().expect("child"))
+            {
+                panic!("the host stopped at start ({status}):\n{}", self.log());
+            }
+            assert!(
+                from.elapsed() < PATIENCE,
+                "the host did not come up:\n{}",
+                self.log()
+            );
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Everything it logged so far, over all its lives.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.join("host.log")).unwrap_or_default()
+    }
+
+    /// Its process id while it runs.
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("running").id()
+    }
+
+    /// Sends a signal by name (`TERM`, `STOP`, `CONT`, `HUP`).
+    pub fn signal(&self, name: &str) {
+        let status = Command::new("kill")
+            .args([format!("-{name}"), self.pid().to_string()])
+            .status()
+            .expect("kill runs");
+        assert!(status.success(), "kill -{name} failed");
+    }
+
+    /// `kill -9`, and waits until it is gone.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            drop(child.kill());
+            drop(child.wait());
+        }
+    }
+
+    /// SIGTERM, and its exit code.
+    pub fn stop(&mut self) -> Option<i32> {
+        self.signal("TERM");
+        self.wait()
+    }
+
+    /// Waits until it ends by itself; its exit code.
+    pub fn wait(&mut self) -> Option<i32> {
+        let mut child = self.child.take().expect("running");
+        let from = Instant::now();
+        loop {
+            if let Some(status) = child.try_wait().expect("child") {
+                return status.code();
+            }
+            if from.elapsed() > PATIENCE {
+                drop(child.kill());
+                drop(child.wait());
+                panic!("the host did not stop:\n{}", self.log());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// `GET` on its API, as JSON.
+    pub async fn get(&self, path: &str) -> Option<Value> {
+        let response = reqwest::get(self.url(path)).await.ok()?;
+        response.json().await.ok()
+    }
+
+    /// Waits until `done` holds for its status document.
+    pub async fn until(&self, what: &str, mut done: impl FnMut(&Value) -> bool) -> Value {
+        let from = Instant::now();
+        let mut last = Value::Null;
+        while from.elapsed() < PATIENCE {
+            if let Some(status) = self.get("/api/v1/status").await {
+                if done(&status) {
+                    return status;
+                }
+                last = status;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("never saw: {what}\nlast status: {last:#}\n{}", self.log());
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.kill();
+        if std::thread::panicking() {
+            eprintln!("--- host.log of {}\n{}", self.folder.display(), self.log());
+        }
+    }
+}
