@@ -142,6 +142,9 @@ pub enum Command {
         /// Folder of proven records, one JSON file a connector.
         #[arg(long)]
         proven: Option<PathBuf>,
+        /// JSON file with the digest of each connector's sources, to compare the records with.
+        #[arg(long)]
+        source_digests: Option<PathBuf>,
     },
 }
 

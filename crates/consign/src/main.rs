@@ -107,6 +107,12 @@ fn run(cli: Cli) -> Result<(), CliError> {
             folder,
             folders,
             proven,
-        } => commands::generate::run(&folder, &folders, proven.as_deref()),
+            source_digests,
+        } => commands::generate::run(
+            &folder,
+            &folders,
+            proven.as_deref(),
+            source_digests.as_deref(),
+        ),
     }
 }

@@ -6,20 +6,15 @@ use consign_promise::proven::ProvenFile;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-pub fn run(folder: &Path, plugins: &[PathBuf], proven: Option<&Path>) -> Result<(), CliError> {
+pub fn run(
+    folder: &Path,
+    plugins: &[PathBuf],
+    proven: Option<&Path>,
+    sources: Option<&Path>,
+) -> Result<(), CliError> {
     let plugins = load_plugins(plugins)?;
     let manifests: Vec<_> = plugins.manifests().iter().map(|m| (**m).clone()).collect();
-    let digests: BTreeMap<String, String> = plugins
-        .files()
-        .into_iter()
-        .zip(&manifests)
-        .flat_map(|(file, manifest)| {
-            manifest
-                .connectors
-                .iter()
-                .map(move |c| (c.name.clone(), file.digest.clone()))
-        })
-        .collect();
+    let digests = sources.map(read_digests).transpose()?.unwrap_or_default();
     let records = proven.map(read_proven).transpose()?.unwrap_or_default();
     let table =
         consign_promise::table::render(&manifests, &records, &digests).map_err(|errors| {
@@ -45,6 +40,14 @@ pub fn run(folder: &Path, plugins: &[PathBuf], proven: Option<&Path>) -> Result<
         write(&folder.join("events").join(name), &page)?;
     }
     Ok(())
+}
+
+/// Digests of the plugins' sources by connector: a record stays valid when the same sources are built
+/// again, and a plugin's file does not.
+fn read_digests(path: &Path) -> Result<BTreeMap<String, String>, CliError> {
+    let fail = |error: String| CliError::input(format!("{}: {error}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| fail(error.to_string()))?;
+    serde_json::from_str(&text).map_err(|error| fail(error.to_string()))
 }
 
 fn read_proven(folder: &Path) -> Result<Vec<ProvenFile>, CliError> {

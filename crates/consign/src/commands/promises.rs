@@ -12,6 +12,8 @@ struct Row {
     connector: String,
     operation: String,
     title: String,
+    /// Names the declaration in records of conformance runs.
+    declaration_digest: String,
     #[serde(flatten)]
     declaration: OperationDeclaration,
 }
@@ -41,6 +43,9 @@ pub fn run(out: Output, folders: &[PathBuf], markdown: bool) -> Result<(), CliEr
                 connector: connector.title.clone(),
                 operation: operation.id.clone(),
                 title: operation.title.clone(),
+                declaration_digest: consign_promise::proven::declaration_digest(
+                    &operation.declaration,
+                ),
                 declaration: operation.declaration.clone(),
             })
         })
