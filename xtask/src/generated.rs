@@ -4,6 +4,7 @@
 //! only compared and copied.
 
 use crate::build::build;
+use crate::conformance;
 use crate::error::{Context, Result, failed};
 use crate::workspace::{Profile, Workspace, run};
 use std::collections::BTreeSet;
@@ -48,12 +49,22 @@ pub fn bring_up_to_date(workspace: &Workspace, check: bool) -> Result<()> {
     }
     let docs = folder.join(PLACE);
     fs::create_dir_all(&docs).context(|| format!("cannot create {}", docs.display()))?;
+    let digests = workspace.target.join("source-digests.json");
+    fs::write(
+        &digests,
+        conformance::source_digests(workspace)?.to_string(),
+    )
+    .context(|| format!("cannot write {}", digests.display()))?;
     run(Command::new(workspace.host(Profile::Debug))
         .current_dir(&workspace.root)
         .arg("gen")
         .arg(&docs)
         .arg("--plugins")
-        .arg(workspace.plugin_folder(Profile::Debug)))?;
+        .arg(workspace.plugin_folder(Profile::Debug))
+        .arg("--proven")
+        .arg(conformance::RESULTS)
+        .arg("--source-digests")
+        .arg(&digests))?;
     let stale = compare(&folder, &workspace.root)?;
     if stale.is_empty() {
         eprintln!("generated files are up to date");

@@ -5,6 +5,7 @@
 
 mod bench;
 mod build;
+mod conformance;
 mod demo;
 mod error;
 mod generated;
@@ -58,6 +59,8 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
+    /// Prove what connectors declare: break their connections and count effects.
+    Conformance(conformance::Options),
     /// Show that nothing is lost or copied: 20,000 webhooks, an outage, three times `kill -9`.
     Demo(demo::Options),
     /// Real servers for tests, started and stopped here.
@@ -115,6 +118,7 @@ fn dispatch(command: Command) -> Result<()> {
         }
         Command::Test { args } => test::test(&workspace, &args),
         Command::Gen { check } => generated::generate(&workspace, check),
+        Command::Conformance(options) => conformance::conformance(&workspace, &options),
         Command::Demo(options) => demo::demo(&workspace, &options),
         Command::Services { act } => services::act(&workspace, act),
         Command::Bench { bench } => bench::bench(&workspace, &bench),
