@@ -11,7 +11,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -48,7 +48,7 @@ pub fn start(spec: &Spec, instance: &str, target: &Path) -> Result<State> {
             spec.title, spec.version.pinned
         );
     }
-    let data = folder.join("data");
+    let data = data_folder(spec, instance, target)?;
     let fresh = !data.is_dir();
     let started = start_in(spec, &data, &folder.join("log"), fresh, kept);
     let (pid, values) = match started {
@@ -77,6 +77,17 @@ pub fn start(spec: &Spec, instance: &str, target: &Path) -> Result<State> {
     };
     state.write(target)?;
     Ok(state)
+}
+
+/// Where an instance's data lies: beside its state, unless it runs as another user. Such a server must
+/// be able to get there, and the target folder may lie in a home folder that only its owner enters.
+fn data_folder(spec: &Spec, instance: &str, target: &Path) -> Result<PathBuf> {
+    if user_ids(spec)?.is_none() {
+        return Ok(instance_folder(target, instance).join("data"));
+    }
+    let whose = blake3::hash(target.as_os_str().as_encoded_bytes()).to_hex();
+    let folder = format!("consign-services-{whose:.12}");
+    Ok(std::env::temp_dir().join(folder).join(instance))
 }
 
 /// Starts the server on its data folder, on the ports it had or on free ones.
@@ -140,7 +151,11 @@ pub fn stop(target: &Path, instance: &str, keep: bool, kill: bool) -> Result<boo
     if keep {
         state.write(target)?;
     } else {
-        fs::remove_dir_all(&folder).context(|| format!("cannot remove {}", folder.display()))?;
+        for gone in [&state.data, &folder] {
+            if gone.is_dir() {
+                fs::remove_dir_all(gone).context(|| format!("cannot remove {}", gone.display()))?;
+            }
+        }
     }
     Ok(ran.is_some())
 }
