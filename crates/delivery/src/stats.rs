@@ -12,6 +12,10 @@ use crate::output::SettleResult;
 pub struct LaneStats {
     /// Which.
     pub lane: LaneId,
+    /// The connection it sends over.
+    pub connection: ConnectionId,
+    /// The target it writes to, unique within the connection.
+    pub target: String,
     /// What it is doing.
     pub state: LaneState,
     /// Writes in flight.
@@ -185,6 +189,8 @@ impl Delivery {
         };
         Some(LaneStats {
             lane: id,
+            connection: lane.cfg.connection,
+            target: lane.cfg.target.clone(),
             state: self.lane_state(id),
             in_flight: lane.in_flight,
             settling: count(lane.settling.len()),
