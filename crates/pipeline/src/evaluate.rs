@@ -256,6 +256,28 @@ impl Program {
         }
     }
 
+    /// Renders what is a send's own for a message as it leaves, without asking its route: for a write
+    /// that a person moves there.
+    ///
+    /// # Errors
+    /// A template or an order key fails for this message, or there is no such send.
+    pub fn render_send(
+        &self,
+        route: usize,
+        send: usize,
+        message: &Message,
+    ) -> Result<Rendered, RenderError> {
+        let program = self
+            .routes
+            .get(route)
+            .and_then(|route| route.sends.get(send))
+            .ok_or_else(|| RenderError {
+                message: "there is no such send".to_owned(),
+                place: Place::default(),
+            })?;
+        render(program, &mut Event::new(Cow::Borrowed(message)))
+    }
+
     /// For each route whether it claims the message, and if not, why.
     #[must_use]
     pub fn explain(&self, message: &Message) -> Vec<Claim> {
