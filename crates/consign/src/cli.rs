@@ -1,5 +1,7 @@
 //! The command line: what can be typed, and nothing else.
 
+pub mod acting;
+
 use crate::commands::new::PluginTemplate;
 use clap::{Args, Parser, Subcommand, ValueHint};
 use std::path::PathBuf;
@@ -125,7 +127,81 @@ pub enum Command {
     Status {
         #[command(flatten)]
         target: Target,
+        /// Show it again and again; with --json one document a line.
+        #[arg(long)]
+        watch: bool,
     },
+    /// What each time a destination was away came to, newest first.
+    Outages {
+        #[command(flatten)]
+        place: acting::Place,
+        /// Only of this connection.
+        #[arg(long)]
+        connection: Option<String>,
+        /// At most this many.
+        #[arg(long, default_value_t = 100)]
+        limit: u32,
+    },
+    /// What became of a message: a message id, a write key, a client's idempotency key or an identity.
+    Trace {
+        #[command(flatten)]
+        target: Target,
+        /// The id or key.
+        what: String,
+    },
+    /// Treat a connection as if its destination were away, without touching the destination.
+    Drill {
+        #[command(flatten)]
+        target: Target,
+        /// The connection.
+        #[arg(long)]
+        connection: String,
+        /// For how long.
+        #[arg(long = "for", value_name = "DURATION", default_value = "30s")]
+        duration: String,
+        /// Let requests out and throw their answers away. Sends that do not drop repeats get real copies;
+        /// --yes says that this is wanted.
+        #[arg(long)]
+        swallow_replies: bool,
+        /// Do it although copies may be made.
+        #[arg(long)]
+        yes: bool,
+        /// Wait for its end.
+        #[arg(long)]
+        wait: bool,
+    },
+    /// Pause an adapter's source, a connection or a lane; it stays paused over a restart.
+    Pause {
+        #[command(flatten)]
+        target: Target,
+        /// Its name; `adapter:NAME` or `connection:NAME` where a name is both.
+        subject: String,
+    },
+    /// Go on with what was paused. A lane tries what waits in it at once.
+    Resume {
+        #[command(flatten)]
+        target: Target,
+        /// Its name.
+        subject: String,
+    },
+    /// Wait for a running host. Exit code 4 when it does not come in time.
+    Wait {
+        #[command(flatten)]
+        target: Target,
+        /// What for.
+        #[arg(value_enum)]
+        what: acting::WaitFor,
+        /// With `drained`: only these lanes.
+        lanes: Vec<String>,
+        /// How long.
+        #[arg(long, default_value = "60s", value_name = "DURATION")]
+        timeout: String,
+    },
+    /// Failed messages: look into them, send them again, edit, skip, move.
+    #[command(subcommand)]
+    Failed(Box<acting::Failed>),
+    /// Bulk work under way and done.
+    Jobs(acting::JobsArgs),
     /// The shell's completion script.
     Completions {
         /// Which shell.

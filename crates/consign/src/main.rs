@@ -7,9 +7,11 @@ mod commands;
 mod docs;
 mod output;
 mod problems;
+mod session;
 
 use clap::Parser as _;
 use cli::{Cli, Command, New, PluginsCommand, Show};
+use consign_runtime::operator::Request;
 use output::{CliError, Output};
 use std::process::ExitCode;
 
@@ -97,7 +99,44 @@ fn run(cli: Cli) -> Result<(), CliError> {
             };
             commands::events::run(out, &from, &filter, follow, jsonl)
         }
-        Command::Status { target } => commands::status::run(out, &target),
+        Command::Status { target, watch } => commands::status::run(out, &target, watch),
+        Command::Outages {
+            place,
+            connection,
+            limit,
+        } => commands::control::outages(out, &place, connection, limit),
+        Command::Trace { target, what } => commands::control::trace(out, &target, what),
+        Command::Drill {
+            target,
+            connection,
+            duration,
+            swallow_replies,
+            yes,
+            wait,
+        } => {
+            let drill = commands::control::Drill {
+                connection,
+                duration,
+                swallow_replies,
+                yes,
+                wait,
+            };
+            commands::control::drill(out, &target, drill)
+        }
+        Command::Pause { target, subject } => {
+            commands::control::switch(out, &target, Request::Pause { subject })
+        }
+        Command::Resume { target, subject } => {
+            commands::control::switch(out, &target, Request::Resume { subject })
+        }
+        Command::Wait {
+            target,
+            what,
+            lanes,
+            timeout,
+        } => commands::control::wait(out, &target, what, &lanes, &timeout),
+        Command::Failed(command) => commands::failed::run(out, *command),
+        Command::Jobs(args) => commands::jobs::run(out, &args),
         Command::Completions { shell } => {
             let mut command = <Cli as clap::CommandFactory>::command();
             clap_complete::generate(shell, &mut command, "consign", &mut std::io::stdout());

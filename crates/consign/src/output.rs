@@ -14,6 +14,8 @@ pub enum Kind {
     Input,
     /// The host was not reachable or refused the login: 3.
     Unreachable,
+    /// What was waited for did not come in time: 4.
+    TimedOut,
 }
 
 /// An error as a person (or, with `--json`, a program) sees it.
@@ -54,12 +56,18 @@ impl CliError {
         }
     }
 
+    /// Whether no host answered.
+    pub fn is_unreachable(&self) -> bool {
+        self.kind == Kind::Unreachable
+    }
+
     /// The process's exit code.
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self.kind {
             Kind::Failed => 1,
             Kind::Input => 2,
             Kind::Unreachable => 3,
+            Kind::TimedOut => 4,
         })
     }
 
@@ -70,6 +78,12 @@ impl CliError {
         } else {
             eprintln!("{}", self.text.trim_end());
         }
+    }
+}
+
+impl std::fmt::Display for CliError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.text.trim_end())
     }
 }
 

@@ -9,6 +9,27 @@ pub fn token_needed(address: &SocketAddr) -> bool {
     !address.ip().to_canonical().is_loopback()
 }
 
+/// Who may do what.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Login {
+    /// Needed for everything, where it is set.
+    pub token: Option<String>,
+    /// Needed to act and to read bodies, also on loopback; made at each first start of a host whose
+    /// operator set no token. `None`: `token` is what is needed, and without one nobody may act.
+    pub acting: Option<String>,
+    /// The file that has `acting`, for commands of the same user on the same machine.
+    pub token_file: Option<std::path::PathBuf>,
+}
+
+impl From<Option<String>> for Login {
+    fn from(token: Option<String>) -> Self {
+        Self {
+            token: token.filter(|token| !token.is_empty()),
+            ..Self::default()
+        }
+    }
+}
+
 /// How much of a path is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Open {
@@ -18,13 +39,15 @@ pub(crate) enum Open {
     OnLoopback,
     /// Open on loopback while no token is set.
     Never,
+    /// Never open: it acts, or shows whole bodies.
+    Acting,
 }
 
 /// The rules of one listener.
 #[derive(Debug, Clone)]
 pub(crate) struct Access {
-    /// The token, where one is set.
-    pub(crate) token: Option<String>,
+    /// The tokens.
+    pub(crate) login: Login,
     /// The listener is on loopback.
     pub(crate) loopback: bool,
 }
@@ -44,14 +67,21 @@ impl Access {
         let free = match open {
             Open::Always => return Ok(()),
             Open::OnLoopback => self.loopback,
-            Open::Never => self.loopback && self.token.is_none(),
+            Open::Never => self.loopback && self.login.token.is_none(),
+            Open::Acting => false,
         };
         if free {
             return own_name(headers, uri).then_some(()).ok_or(Refused::Host);
         }
-        match &self.token {
-            Some(token) if presented(headers).is_some_and(|given| same(&given, token)) => Ok(()),
-            _ => Err(Refused::Token),
+        let Some(given) = presented(headers) else {
+            return Err(Refused::Token);
+        };
+        let tokens = self.login.token.iter().chain(&self.login.acting);
+        // All of them are compared, so that the time taken tells nothing.
+        if tokens.fold(false, |fits, token| same(&given, token) | fits) {
+            Ok(())
+        } else {
+            Err(Refused::Token)
         }
     }
 }

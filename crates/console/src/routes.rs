@@ -1,17 +1,18 @@
 //! The routes, and how they are served.
 
 use crate::{
-    EventQuery, HostView, Readiness, Status,
+    CommandError, EventQuery, HostView, Login, Readiness, Status,
     access::{Access, Open, Refused, token_needed},
     metrics, page,
 };
 use axum::{
     Json, Router,
-    extract::{Query, Request, State, rejection::QueryRejection},
-    http::{HeaderValue, StatusCode, header},
+    body::Bytes,
+    extract::{DefaultBodyLimit, Query, Request, State, rejection::QueryRejection},
+    http::{HeaderMap, HeaderValue, StatusCode, header},
     middleware::{self, Next},
     response::{Html, IntoResponse, Response},
-    routing::get,
+    routing::{get, post},
 };
 use serde_json::{Value, json};
 use std::{
@@ -30,6 +31,15 @@ const PAGE_EVENTS: u32 = 50;
 /// Events in one answer at most; the next are asked for with `after_id`.
 const EVENTS_MAX: u32 = 10_000;
 
+/// A command's document at most: an import brings bodies.
+const COMMAND_MAX_BYTES: usize = 64 << 20;
+
+/// How a person names themselves to a command; what it says stands in histories.
+const OPERATOR_HEADER: &str = "x-consign-operator";
+
+/// Characters of such a name at most.
+const OPERATOR_MAX: usize = 64;
+
 struct Console<V> {
     view: Arc<V>,
     access: Access,
@@ -42,11 +52,11 @@ struct Console<V> {
 pub async fn serve<V: HostView>(
     listener: TcpListener,
     view: Arc<V>,
-    token: Option<String>,
+    login: impl Into<Login>,
 ) -> io::Result<()> {
     let address = listener.local_addr()?;
-    let token = token.filter(|t| !t.is_empty());
-    if token.is_none() && token_needed(&address) {
+    let login = login.into();
+    if login.token.is_none() && token_needed(&address) {
         return Err(io::Error::new(
             io::ErrorKind::PermissionDenied,
             format!(
@@ -54,14 +64,17 @@ pub async fn serve<V: HostView>(
             ),
         ));
     }
-    axum::serve(listener, router(view, token, !token_needed(&address))).await
+    axum::serve(listener, router(view, login, !token_needed(&address))).await
 }
 
 /// The routes. `loopback` says that only this machine can reach them.
-pub fn router<V: HostView>(view: Arc<V>, token: Option<String>, loopback: bool) -> Router {
+pub fn router<V: HostView>(view: Arc<V>, login: impl Into<Login>, loopback: bool) -> Router {
     let console = Arc::new(Console {
         view,
-        access: Access { token, loopback },
+        access: Access {
+            login: login.into(),
+            loopback,
+        },
     });
     Router::new()
         .route("/health/live", get(async || "live\n"))
@@ -70,6 +83,11 @@ pub fn router<V: HostView>(view: Arc<V>, token: Option<String>, loopback: bool) 
         .route("/api/v1/status", get(status_json))
         .route("/api/v1/events", get(events_json))
         .route("/api/v1/promises", get(promises_json))
+        .route("/api/v1/login", get(login_json))
+        .route(
+            "/api/v1/commands",
+            post(command).layer(DefaultBodyLimit::max(COMMAND_MAX_BYTES)),
+        )
         .route("/", get(page_html))
         .fallback(async || {
             error(
@@ -80,7 +98,7 @@ pub fn router<V: HostView>(view: Arc<V>, token: Option<String>, loopback: bool) 
         .method_not_allowed_fallback(async || {
             error(
                 StatusCode::METHOD_NOT_ALLOWED,
-                "only GET: nothing here changes the host",
+                "only GET; what changes the host is POST /api/v1/commands",
             )
         })
         .layer(middleware::from_fn_with_state(Arc::clone(&console), guard))
@@ -95,7 +113,8 @@ async fn guard<V: HostView>(
 ) -> Response {
     let open = match request.uri().path() {
         "/health/live" | "/health/ready" => Open::Always,
-        "/metrics" => Open::OnLoopback,
+        "/metrics" | "/api/v1/login" => Open::OnLoopback,
+        "/api/v1/commands" => Open::Acting,
         _ => Open::Never,
     };
     let mut response = match console.access.check(open, request.headers(), request.uri()) {
@@ -227,6 +246,39 @@ async fn promises_json<V: HostView>(State(console): State<Arc<Console<V>>>) -> R
             Json(routes).into_response()
         }
         Err(response) => response,
+    }
+}
+
+/// Where the token for commands is kept: its path, not what is in it.
+async fn login_json<V: HostView>(State(console): State<Arc<Console<V>>>) -> Response {
+    let file = &console.access.login.token_file;
+    Json(json!({ "token_file": file.as_ref().map(|path| path.display().to_string()) }))
+        .into_response()
+}
+
+async fn command<V: HostView>(
+    State(console): State<Arc<Console<V>>>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let command: Value = match serde_json::from_slice(&body) {
+        Ok(command) => command,
+        Err(why) => {
+            let sentence = format!("the body must be one JSON document: {why}");
+            return error(StatusCode::BAD_REQUEST, &sentence);
+        }
+    };
+    let who = headers
+        .get(OPERATOR_HEADER)
+        .and_then(|value| value.to_str().ok())
+        .map(|name| name.chars().filter(|c| !c.is_control()).take(OPERATOR_MAX))
+        .map(String::from_iter)
+        .filter(|name: &String| !name.trim().is_empty())
+        .unwrap_or_else(|| "api".to_owned());
+    match console.view.command(command, who).await {
+        Ok(answer) => Json(answer).into_response(),
+        Err(CommandError::Input(sentence)) => error(StatusCode::BAD_REQUEST, &sentence),
+        Err(CommandError::Failed(sentence)) => error(StatusCode::CONFLICT, &sentence),
     }
 }
 

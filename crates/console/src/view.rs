@@ -116,6 +116,10 @@ pub struct RouteStatus {
     pub sends: Vec<serde_json::Value>,
     /// The same for people, lines as `consign check` prints them.
     pub lines: Vec<String>,
+    /// Messages since the host started: `claimed`, and of those `transform_failed` and `no_send`, which
+    /// were discarded; `condition_errors`, which were not claimed.
+    #[serde(default)]
+    pub counts: BTreeMap<String, u64>,
 }
 
 /// A lane and its write ledger: accepted = outcomes + pending, over all runs.
@@ -209,4 +213,24 @@ pub trait HostView: Send + Sync + 'static {
         &self,
         query: EventQuery,
     ) -> impl Future<Output = Result<Vec<serde_json::Value>, String>> + Send;
+
+    /// Carries out what a person asks: one JSON document in, one out. `who` is how they name
+    /// themselves.
+    ///
+    /// # Errors
+    /// Why it was not done.
+    fn command(
+        &self,
+        command: serde_json::Value,
+        who: String,
+    ) -> impl Future<Output = Result<serde_json::Value, CommandError>> + Send;
+}
+
+/// Why a command was not carried out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CommandError {
+    /// What was asked is wrong: 400.
+    Input(String),
+    /// It was right to ask, and could not be done: 409.
+    Failed(String),
 }

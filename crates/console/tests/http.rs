@@ -33,6 +33,14 @@ impl HostView for Host {
             "message": "login <b>refused</b>", "asked": format!("{query:?}"),
         })])
     }
+
+    async fn command(&self, command: Value, who: String) -> Result<Value, CommandError> {
+        match command["command"].as_str() {
+            Some("bad") => Err(CommandError::Input("there is no such thing".to_owned())),
+            Some("late") => Err(CommandError::Failed("somebody else did".to_owned())),
+            _ => Ok(json!({ "asked": command, "who": who })),
+        }
+    }
 }
 
 fn busy() -> Status {
@@ -78,6 +86,7 @@ fn busy() -> Status {
             outcomes: counts(&[("accepted", 8), ("no_route", 1)]),
             last_progress_unix_ms: 1_796_050_434_500,
             routes: vec![RouteStatus {
+                counts: BTreeMap::new(),
                 name: "completed".into(),
                 promise: "at least once from acceptance".into(),
                 sends: vec![send],

@@ -5,9 +5,9 @@
 //! finishes or releases each.
 
 use crate::{
-    Error, FailedMessage, FailedState, Header, Ledger, Result, causes,
+    Error, FailedMessage, FailedState, Header, Ledger, NewFailed, Result, causes,
     db::{Fault, Inside},
-    park::{bad, load, state_of},
+    park::{bad, load, park, state_of},
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde::{Deserialize, Serialize};
@@ -166,37 +166,36 @@ impl Ledger {
     /// [`Error::NotFound`]; [`Error::NotClaimable`] for all but the winner;
     /// [`Error::NotReplayable`] where something was taken out of the record.
     pub fn claim(&self, id: i64, act: Act, who: &str, at_unix_ms: i64) -> Result<Claim> {
+        self.write(|connection| claim(connection, id, act, who, at_unix_ms))
+    }
+
+    /// Claims several messages in one transaction. One that cannot be claimed does not hinder the
+    /// others.
+    ///
+    /// # Errors
+    /// As the file's, and then nothing is claimed; each message's own as [`Ledger::claim`].
+    pub fn claim_all(
+        &self,
+        ids: &[i64],
+        act: Act,
+        who: &str,
+        at_unix_ms: i64,
+    ) -> Result<Vec<Result<Claim>>> {
         self.write(|connection| {
-            let message = load(connection, id)?.ok_or_else(|| Error::NotFound(id.to_string()))?;
-            if message.state != act.from_state() {
-                return Err(not_claimable(connection, &message)?);
+            let mut claims = Vec::with_capacity(ids.len());
+            for id in ids {
+                claims.push(match claim(connection, *id, act, who, at_unix_ms) {
+                    Ok(claim) => Ok(claim),
+                    // These are found before anything is changed.
+                    Err(Fault::Own(
+                        error @ (Error::NotFound(_)
+                        | Error::NotClaimable { .. }
+                        | Error::NotReplayable(_)),
+                    )) => Err(error),
+                    Err(other) => return Err(other),
+                });
             }
-            if act.sends() && !message.record.replayable {
-                return Err(Error::NotReplayable(id).into());
-            }
-            move_state(connection, id, message.state, FailedState::Claimed)?;
-            connection
-                .prepare_cached(
-                    "UPDATE failed SET claims = claims + 1, changed_unix_ms = ?2, changed_by = ?3
-                     WHERE id = ?1",
-                )?
-                .execute(params![id, at_unix_ms, who])?;
-            let claim: i64 = connection
-                .prepare_cached(
-                    "INSERT INTO claims (failed, act, who, from_state, at_unix_ms)
-                     VALUES (?1, ?2, ?3, ?4, ?5) RETURNING id",
-                )?
-                .query_row(
-                    params![id, act.name(), who, message.state.name(), at_unix_ms],
-                    |row| row.get(0),
-                )?;
-            Ok(Claim {
-                id: claim,
-                failed_id: id,
-                act,
-                nth: message.claims + 1,
-                message,
-            })
+            Ok(claims)
         })
     }
 
@@ -205,31 +204,39 @@ impl Ledger {
     /// # Errors
     /// [`Error::ClaimClosed`] where it ended otherwise.
     pub fn finish(&self, claim: &Claim, done: &Done, at_unix_ms: i64) -> Result<()> {
+        self.write(|connection| finish(connection, claim, done, None, at_unix_ms))
+    }
+
+    /// As [`Ledger::finish`], for several claims in one transaction. `Some` takes the dependents out
+    /// of the claimed message: those that are given become failed messages of their own in the same
+    /// transaction, the others have gone elsewhere or were dropped.
+    ///
+    /// # Errors
+    /// As [`Ledger::finish`]; then nothing is changed.
+    pub fn finish_all(
+        &self,
+        ends: &[(Claim, Done, Option<Vec<NewFailed>>)],
+        at_unix_ms: i64,
+    ) -> Result<()> {
         self.write(|connection| {
-            let (_, result) = open_claim(connection, claim.id)?;
-            if let Some(result) = result {
-                return if result == done.name() {
-                    Ok(())
-                } else {
-                    Err(Error::ClaimClosed(claim.id).into())
-                };
+            for (claim, done, split) in ends {
+                finish(connection, claim, done, split.as_deref(), at_unix_ms)?;
             }
-            if let Done::Edited {
-                body,
-                headers,
-                envelope,
-                write_key,
-            } = done
-            {
-                edit(connection, claim, body, headers, envelope, *write_key)?;
-            }
-            move_state(
-                connection,
-                claim.failed_id,
-                FailedState::Claimed,
-                done.state(),
+            Ok(())
+        })
+    }
+
+    /// Whether a message was claimed in this name and that claim was carried out.
+    ///
+    /// # Errors
+    /// As the file's.
+    pub fn was_done_by(&self, failed_id: i64, who: &str) -> Result<bool> {
+        self.read(|connection| {
+            let mut statement = connection.prepare_cached(
+                "SELECT 1 FROM claims WHERE failed = ?1 AND who = ?2
+                 AND finished_unix_ms IS NOT NULL AND result NOT LIKE 'released:%'",
             )?;
-            close_claim(connection, claim, done.name(), at_unix_ms)
+            Ok(statement.exists(params![failed_id, who])?)
         })
     }
 
@@ -326,6 +333,83 @@ impl Ledger {
             Ok(records)
         })
     }
+}
+
+fn claim(connection: &Connection, id: i64, act: Act, who: &str, at_unix_ms: i64) -> Inside<Claim> {
+    let message = load(connection, id)?.ok_or_else(|| Error::NotFound(id.to_string()))?;
+    if message.state != act.from_state() {
+        return Err(not_claimable(connection, &message)?);
+    }
+    if act.sends() && !message.record.replayable {
+        return Err(Error::NotReplayable(id).into());
+    }
+    move_state(connection, id, message.state, FailedState::Claimed)?;
+    connection
+        .prepare_cached(
+            "UPDATE failed SET claims = claims + 1, changed_unix_ms = ?2, changed_by = ?3
+             WHERE id = ?1",
+        )?
+        .execute(params![id, at_unix_ms, who])?;
+    let claim: i64 = connection
+        .prepare_cached(
+            "INSERT INTO claims (failed, act, who, from_state, at_unix_ms)
+             VALUES (?1, ?2, ?3, ?4, ?5) RETURNING id",
+        )?
+        .query_row(
+            params![id, act.name(), who, message.state.name(), at_unix_ms],
+            |row| row.get(0),
+        )?;
+    Ok(Claim {
+        id: claim,
+        failed_id: id,
+        act,
+        nth: message.claims + 1,
+        message,
+    })
+}
+
+fn finish(
+    connection: &Connection,
+    claim: &Claim,
+    done: &Done,
+    split: Option<&[NewFailed]>,
+    at_unix_ms: i64,
+) -> Inside<()> {
+    let (_, result) = open_claim(connection, claim.id)?;
+    if let Some(result) = result {
+        return if result == done.name() {
+            Ok(())
+        } else {
+            Err(Error::ClaimClosed(claim.id).into())
+        };
+    }
+    if let Done::Edited {
+        body,
+        headers,
+        envelope,
+        write_key,
+    } = done
+    {
+        edit(connection, claim, body, headers, envelope, *write_key)?;
+    }
+    if let Some(split) = split {
+        for dependent in split {
+            park(connection, dependent)?;
+        }
+        connection
+            .prepare_cached("DELETE FROM dependents WHERE failed = ?")?
+            .execute([claim.failed_id])?;
+        connection
+            .prepare_cached("UPDATE failed SET dependents = 0 WHERE id = ?")?
+            .execute([claim.failed_id])?;
+    }
+    move_state(
+        connection,
+        claim.failed_id,
+        FailedState::Claimed,
+        done.state(),
+    )?;
+    close_claim(connection, claim, done.name(), at_unix_ms)
 }
 
 fn record(row: &Row<'_>) -> Inside<ClaimRecord> {

@@ -181,7 +181,7 @@ pub struct Diagnosis {
 }
 
 /// A write that waits for this one.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Dependent {
     /// Its send's id.
     pub send: String,
@@ -191,6 +191,11 @@ pub struct Dependent {
     pub envelope: Vec<u8>,
     /// Its body.
     pub body: Vec<u8>,
+    /// Its order key's hash; 0 for strict order.
+    pub order: u64,
+    /// The place in the list of the dependent it waits for itself; `None` when it waits for the
+    /// failed write.
+    pub parent: Option<u32>,
 }
 
 /// A write to park. The default has every field empty and is not replayable.

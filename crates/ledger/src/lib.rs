@@ -28,11 +28,13 @@ mod event_log;
 pub mod events;
 mod failed;
 mod jobs;
+mod outages;
 mod park;
 mod query;
 mod redact;
 mod reserve;
 mod sink;
+mod switches;
 
 pub use causes::Cause;
 pub use claims::{Act, Claim, ClaimRecord, Done};
@@ -45,10 +47,12 @@ pub use failed::{
     Applied, Dependent, Diagnosis, FailedFilter, FailedMessage, FailedState, FailedSummary, Header,
     History, NewFailed, ParkReason, Parked,
 };
-pub use jobs::{Job, JobState, NewJob};
+pub use jobs::{Job, JobFailure, JobState, NewJob};
+pub use outages::{Outage, OutageReport};
 pub use redact::Redactor;
 pub use reserve::ReserveState;
 pub use sink::{EventSink, SinkOptions, SinkStats};
+pub use switches::Switch;
 
 /// The result of every call.
 pub type Result<T> = std::result::Result<T, Error>;

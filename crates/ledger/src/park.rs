@@ -18,6 +18,7 @@ struct Rest {
     schema_version: Option<String>,
     tenant: Option<String>,
     routing_key: Option<String>,
+    #[serde(with = "order_text")]
     order: u64,
     content_type: Option<String>,
     headers: Vec<Header>,
@@ -26,6 +27,30 @@ struct Rest {
     provider: String,
     response: Option<String>,
     timed_out: bool,
+}
+
+/// An order hash fills 64 bits, which SQLite's JSON cannot hold as a number.
+mod order_text {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(order: &u64, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(order)
+    }
+
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Either {
+        Number(u64),
+        Text(String),
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+        match Either::deserialize(from)? {
+            // As the first schema wrote it.
+            Either::Number(order) => Ok(order),
+            Either::Text(text) => text.parse().map_err(serde::de::Error::custom),
+        }
+    }
 }
 
 impl Ledger {
@@ -137,9 +162,109 @@ impl Ledger {
             Ok(messages)
         })
     }
+
+    /// All failed messages made from this message.
+    ///
+    /// # Errors
+    /// As the file's, and [`Error::BadRecord`].
+    pub fn failed_by_message(&self, message_id: &str) -> Result<Vec<FailedMessage>> {
+        self.read(|connection| {
+            let mut statement = connection
+                .prepare_cached("SELECT id FROM failed WHERE message_id = ? ORDER BY id")?;
+            let ids: Vec<i64> = statement
+                .query_map([message_id], |row| row.get(0))?
+                .collect::<rusqlite::Result<_>>()?;
+            let mut messages = Vec::new();
+            for id in ids {
+                messages.extend(load(connection, id)?);
+            }
+            Ok(messages)
+        })
+    }
+
+    /// Numbers above `after_seq` that writes of a lane had when they were parked, whatever became
+    /// of them since, at most `most`, in order.
+    ///
+    /// # Errors
+    /// As the file's.
+    pub fn parked_seqs(
+        &self,
+        (adapter, route, send): (&str, &str, &str),
+        after_seq: u64,
+        most: u32,
+    ) -> Result<Vec<u64>> {
+        self.read(|connection| {
+            let mut statement = connection.prepare_cached(
+                "SELECT seq FROM failed
+                 WHERE adapter = ?1 AND route = ?2 AND send = ?3 AND seq > ?4 ORDER BY seq LIMIT ?5",
+            )?;
+            let rows = statement.query_map(
+                params![adapter, route, send, integer(after_seq), limit(most)],
+                |row| Ok(row.get::<_, i64>(0)?.unsigned_abs()),
+            )?;
+            Ok(rows.collect::<rusqlite::Result<_>>()?)
+        })
+    }
+
+    /// Order keys (hashes) of a lane's writes that wait for a person, at most `most`.
+    ///
+    /// # Errors
+    /// As the file's.
+    pub fn held_orders(
+        &self,
+        (adapter, route, send): (&str, &str, &str),
+        most: u32,
+    ) -> Result<Vec<u64>> {
+        self.read(|connection| {
+            let mut statement = connection.prepare_cached(
+                "SELECT DISTINCT json_extract(record, '$.order') FROM failed
+                 WHERE adapter = ?1 AND route = ?2 AND send = ?3 AND state IN ('parked', 'claimed')
+                 LIMIT ?4",
+            )?;
+            let rows = statement.query_map(params![adapter, route, send, limit(most)], |row| {
+                whole_number(row, 0)
+            })?;
+            Ok(rows.collect::<rusqlite::Result<_>>()?)
+        })
+    }
+
+    /// Whether a write with this order key of a lane still waits for a person.
+    ///
+    /// # Errors
+    /// As the file's.
+    pub fn order_waits(
+        &self,
+        (adapter, route, send): (&str, &str, &str),
+        order: u64,
+    ) -> Result<bool> {
+        self.read(|connection| {
+            let mut statement = connection.prepare_cached(
+                "SELECT json_extract(record, '$.order') FROM failed
+                 WHERE adapter = ?1 AND route = ?2 AND send = ?3 AND state IN ('parked', 'claimed')",
+            )?;
+            let mut rows = statement.query(params![adapter, route, send])?;
+            while let Some(row) = rows.next()? {
+                if whole_number(row, 0)? == order {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        })
+    }
 }
 
-fn park(connection: &Connection, record: &NewFailed) -> Inside<Parked> {
+/// A u64 out of JSON: SQLite reads one beyond 2^63 as a float, which would be another number, so
+/// records keep such orders as text.
+fn whole_number(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
+    let value: rusqlite::types::Value = row.get(column)?;
+    Ok(match value {
+        Value::Integer(number) => number.unsigned_abs(),
+        Value::Text(text) => text.parse().unwrap_or(0),
+        _ => 0,
+    })
+}
+
+pub(crate) fn park(connection: &Connection, record: &NewFailed) -> Inside<Parked> {
     let there = connection
         .prepare_cached(
             "SELECT id, seq, state, cause FROM failed
@@ -272,8 +397,8 @@ fn replace(connection: &Connection, id: i64, record: &NewFailed, cause: i64) -> 
 
 fn insert_dependents(connection: &Connection, id: i64, record: &NewFailed) -> Inside<()> {
     let mut statement = connection.prepare_cached(
-        "INSERT INTO dependents (failed, nth, send, write_key, envelope, body)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        "INSERT INTO dependents (failed, nth, send, write_key, envelope, body, order_hash, parent)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
     )?;
     for (nth, dependent) in (0_i64..).zip(&record.dependents) {
         statement.execute(params![
@@ -282,7 +407,10 @@ fn insert_dependents(connection: &Connection, id: i64, record: &NewFailed) -> In
             dependent.send,
             dependent.write_key.as_slice(),
             dependent.envelope,
-            dependent.body
+            dependent.body,
+            // SQLite's integers are signed: the same 64 bits.
+            dependent.order.cast_signed(),
+            dependent.parent,
         ])?;
     }
     Ok(())
@@ -372,7 +500,8 @@ pub(crate) fn load(connection: &Connection, id: i64) -> Inside<Option<FailedMess
 
 fn load_dependents(connection: &Connection, id: i64) -> Inside<Vec<Dependent>> {
     let mut statement = connection.prepare_cached(
-        "SELECT send, write_key, envelope, body FROM dependents WHERE failed = ? ORDER BY nth",
+        "SELECT send, write_key, envelope, body, order_hash, parent
+         FROM dependents WHERE failed = ? ORDER BY nth",
     )?;
     let rows = statement.query_map([id], |row| {
         Ok(Dependent {
@@ -380,6 +509,8 @@ fn load_dependents(connection: &Connection, id: i64) -> Inside<Vec<Dependent>> {
             write_key: row.get(1)?,
             envelope: row.get(2)?,
             body: row.get(3)?,
+            order: row.get::<_, i64>(4)?.cast_unsigned(),
+            parent: row.get(5)?,
         })
     })?;
     Ok(rows.collect::<rusqlite::Result<_>>()?)

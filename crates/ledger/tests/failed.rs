@@ -14,6 +14,8 @@ fn a_parked_write_is_read_back_whole() {
         write_key: key(8),
         envelope: vec![1],
         body: vec![0, 200],
+        order: u64::MAX - 1,
+        parent: Some(0),
     }];
     record.order = u64::MAX;
     record.diagnosis.response = Some("é \0 end".into());
@@ -333,7 +335,15 @@ fn jobs_keep_their_selection_and_progress() {
             at_unix_ms: 5,
         })
         .unwrap();
-    ledger.job_progress(id, 2, 1, JobState::Paused, 6).unwrap();
+    assert_eq!(
+        ledger
+            .job_switch(id, &[JobState::Running], JobState::Paused, 6)
+            .unwrap(),
+        JobState::Paused
+    );
+    // Progress that was under way when somebody paused does not undo the pause.
+    assert_eq!(ledger.job_progress(id, 2, 1, 6).unwrap(), JobState::Paused);
+    ledger.job_failed(id, 2, "the lane is full", 6).unwrap();
     drop(ledger);
     let ledger = Ledger::open(&file(&dir), options()).unwrap();
     let jobs = ledger.jobs(0).unwrap();
@@ -343,9 +353,127 @@ fn jobs_keep_their_selection_and_progress() {
         (jobs[0].done, jobs[0].failed, jobs[0].state),
         (2, 1, JobState::Paused)
     );
-    assert!(
-        ledger
-            .job_progress(99, 0, 0, JobState::Finished, 7)
-            .is_err()
-    );
+    assert!(ledger.job_progress(99, 0, 0, 7).is_err());
+}
+
+#[test]
+fn a_file_of_the_first_schema_is_migrated_and_read() {
+    let dir = tempfile::TempDir::new().unwrap();
+    let db = rusqlite::Connection::open(file(&dir)).unwrap();
+    db.execute_batch(include_str!("../src/schema_1.sql"))
+        .unwrap();
+    db.execute_batch(
+        r#"PRAGMA application_id = 1129206604; PRAGMA user_version = 1;
+        INSERT INTO causes VALUES (1, 'http_422', 'bus', 'a', 'r', 's', 1, 1, 5, 5, 'no');
+        INSERT INTO failed (id, write_key, adapter, route, send, seq, state, cause, connection, operation,
+            reason, code, message, applied, attempts, replayable, parked_unix_ms, changed_unix_ms,
+            dependents, record, body, envelope)
+        VALUES (1, zeroblob(16), 'a', 'r', 's', 3, 'parked', 1, 'bus', 'nats.publish', 'refused',
+            'http_422', 'no', 'no', 1, 1, 5, 5, 1,
+            '{"source":"http.receive","source_position":null,"event_type":null,"schema_version":null,"tenant":null,"routing_key":null,"order":18446744073709551614,"content_type":null,"headers":[],"history":{"accepted_unix_ms":1,"first_attempt_unix_ms":null,"last_attempt_unix_ms":null,"attempts":1,"host_version":"0.1.0","plugin_version":"","trace_id":null},"class":"refused","provider":"x","response":null,"timed_out":false}',
+            x'0001', x'02');
+        INSERT INTO dependents VALUES (1, 0, 'receipt', zeroblob(16), x'03', x'04');"#,
+    )
+    .unwrap();
+    drop(db);
+    let ledger = Ledger::open(&file(&dir), options()).unwrap();
+    let message = ledger.failed_message(1).unwrap().unwrap();
+    assert_eq!(message.record.order, u64::MAX - 1);
+    assert_eq!(message.record.dependents[0].parent, None);
+    assert_eq!(ledger.outages(None, 0).unwrap(), []);
+}
+
+#[test]
+fn of_a_batch_of_claims_each_has_its_own_answer() {
+    let (_dir, ledger) = ledger();
+    let ids: Vec<i64> = (1..=3)
+        .map(|n| ledger.park(&record(n)).unwrap().id())
+        .collect();
+    ledger.claim(ids[1], Act::Skip, "ann", 1).unwrap();
+    let mut wanted = ids.clone();
+    wanted.push(99);
+    // The same one twice in a batch is won once.
+    wanted.push(ids[0]);
+    let claims = ledger.claim_all(&wanted, Act::SendAgain, "bob", 2).unwrap();
+    assert!(claims[0].is_ok() && claims[2].is_ok());
+    assert!(matches!(&claims[1], Err(Error::NotClaimable { by: Some(by), .. }) if by == "ann"));
+    assert!(matches!(claims[3], Err(Error::NotFound(_))));
+    assert!(matches!(claims[4], Err(Error::NotClaimable { .. })));
+    let ends: Vec<_> = claims
+        .into_iter()
+        .flatten()
+        .map(|claim| (claim, Done::SentAgain, None))
+        .collect();
+    assert!(!ledger.was_done_by(ids[0], "bob").unwrap());
+    ledger.finish_all(&ends, 3).unwrap();
+    assert!(ledger.was_done_by(ids[0], "bob").unwrap());
+    assert!(!ledger.was_done_by(ids[1], "bob").unwrap());
+    assert_eq!(ledger.causes(true).unwrap()[0].waiting, 1);
+}
+
+#[test]
+fn dependents_that_are_split_off_wait_by_themselves() {
+    let (_dir, ledger) = ledger();
+    let mut parent = record(1);
+    parent.dependents = vec![Dependent {
+        send: "receipt".into(),
+        write_key: key(8),
+        ..Dependent::default()
+    }];
+    let id = ledger.park(&parent).unwrap().id();
+    let claim = ledger.claim(id, Act::Edit, "ann", 1).unwrap();
+    let child = NewFailed {
+        write_key: key(8),
+        send: "receipt".into(),
+        seq: 0,
+        ..record(8)
+    };
+    let done = Done::Edited {
+        body: b"new".to_vec(),
+        headers: Vec::new(),
+        envelope: vec![1],
+        write_key: None,
+    };
+    ledger
+        .finish_all(&[(claim, done, Some(vec![child]))], 2)
+        .unwrap();
+    let edited = ledger.failed_message(id).unwrap().unwrap();
+    assert_eq!(edited.record.body, b"new");
+    assert_eq!(edited.record.dependents, []);
+    let split = ledger.failed_by_key(key(8)).unwrap();
+    assert_eq!(split.len(), 1);
+    assert_eq!(split[0].state, FailedState::Parked);
+}
+
+#[test]
+fn a_pause_stays_with_who_made_it_until_it_is_taken_back() {
+    let (dir, ledger) = ledger();
+    assert!(ledger.pause("adapter payments", "ann", 5).unwrap());
+    assert!(!ledger.pause("adapter payments", "bob", 6).unwrap());
+    drop(ledger);
+    let ledger = Ledger::open(&file(&dir), options()).unwrap();
+    let paused = ledger.paused().unwrap();
+    assert_eq!((paused.len(), paused[0].who.as_str()), (1, "ann"));
+    assert!(ledger.resume("adapter payments").unwrap());
+    assert!(!ledger.resume("adapter payments").unwrap());
+}
+
+#[test]
+fn an_outage_is_open_until_it_is_settled() {
+    let (_dir, ledger) = ledger();
+    let mut report = OutageReport {
+        code: "refused".into(),
+        ..OutageReport::default()
+    };
+    let id = ledger.outage_began("bus", None, 5, &report).unwrap();
+    let mut outage = ledger.open_outages().unwrap().remove(0);
+    assert_eq!((outage.id, outage.to_unix_ms), (id, None));
+    report.held = 7;
+    outage.report = report;
+    outage.to_unix_ms = Some(9);
+    outage.settled_unix_ms = Some(11);
+    ledger.outage_update(&outage).unwrap();
+    assert_eq!(ledger.open_outages().unwrap(), []);
+    assert_eq!(ledger.outages(Some("bus"), 10).unwrap(), [outage]);
+    assert_eq!(ledger.outages(Some("other"), 10).unwrap(), []);
 }

@@ -10,8 +10,9 @@ use crate::engine::{Body, Engine};
 use crate::events::Events;
 use crate::handlers::{Diversion, RouteHandler};
 use crate::park::Parker;
+use crate::recent::SeenWrite;
 use crate::steps::{Stepped, Steps};
-use crate::work::{Evaluated, MessageFailure, Trouble, Work, Write};
+use crate::work::{Evaluated, MessageFailure, Notes, Trouble, Work, Write};
 use bytes::Bytes;
 use consign_buffer::{
     Acceptance, Buffer, BufferError, Full, LaneId, NewWrite, Origin, Reservation,
@@ -66,6 +67,21 @@ pub struct RouteTarget {
     pub keep_original: bool,
     /// Decides about messages that a processor failed on or that cannot be rendered.
     pub handler: Option<RouteHandler>,
+    /// Messages, by what became of them here.
+    pub counts: Arc<RouteCounts>,
+}
+
+/// One route's messages since the process started.
+#[derive(Debug, Default)]
+pub struct RouteCounts {
+    /// It claimed them.
+    pub claimed: AtomicU64,
+    /// Claimed, and a transform failed.
+    pub transform_failed: AtomicU64,
+    /// Claimed, and there is no send.
+    pub no_send: AtomicU64,
+    /// Not claimed because the condition failed.
+    pub condition_errors: AtomicU64,
 }
 
 /// What accepts the messages of one adapter.
@@ -143,9 +159,16 @@ impl Acceptor {
     pub fn evaluate(&self, work: &mut Work) {
         if !self.is_current(work) {
             let verdict = self.program.evaluate(&work.message);
-            work.evaluated = Some(self.evaluated(work, verdict));
+            self.take_verdict(work, verdict);
             work.generation = self.generation;
         }
+    }
+
+    fn take_verdict(&self, work: &mut Work, verdict: Verdict) {
+        let (evaluated, notes) = self.evaluated(&work.message, work.key_identity.as_ref(), verdict);
+        self.count(&evaluated, &notes);
+        work.evaluated = Some(evaluated);
+        work.notes = notes;
     }
 
     /// The same with the steps of plugins, over several messages at once.
@@ -157,30 +180,85 @@ impl Acceptor {
         let stepped = steps.run(&self.program, &messages).await;
         for (work, stepped) in works.iter_mut().zip(stepped) {
             work.generation = self.generation;
-            work.evaluated = Some(match stepped {
-                Stepped::Verdict(verdict) => self.evaluated(work, verdict),
+            match stepped {
+                Stepped::Verdict(verdict) => self.take_verdict(work, verdict),
                 Stepped::Failed {
                     route,
                     reason,
                     code,
-                } => Evaluated::Failed(MessageFailure {
-                    route,
-                    code,
-                    message: reason,
-                    passes: true,
-                }),
-            });
+                } => {
+                    work.notes.route = Some(route);
+                    work.evaluated = Some(Evaluated::Failed(MessageFailure {
+                        route,
+                        code,
+                        message: reason,
+                        passes: true,
+                    }));
+                }
+            }
         }
         works
     }
 
-    fn evaluated(&self, work: &Work, verdict: Verdict) -> Evaluated {
-        if !verdict.condition_errors.is_empty() {
-            let count = u64::try_from(verdict.condition_errors.len()).unwrap_or(u64::MAX);
-            self.counters
-                .condition_errors
-                .fetch_add(count, Ordering::Relaxed);
+    /// Counts what ended in a route, by route and reason.
+    fn count(&self, evaluated: &Evaluated, notes: &Notes) {
+        let errors = u64::try_from(notes.condition_errors.len()).unwrap_or(u64::MAX);
+        self.counters
+            .condition_errors
+            .fetch_add(errors, Ordering::Relaxed);
+        for (route, _) in &notes.condition_errors {
+            if let Some(route) = self.routes.get(*route) {
+                route
+                    .counts
+                    .condition_errors
+                    .fetch_add(1, Ordering::Relaxed);
+            }
         }
+        let Some(counts) = notes
+            .route
+            .and_then(|route| self.routes.get(route))
+            .map(|route| &route.counts)
+        else {
+            return;
+        };
+        counts.claimed.fetch_add(1, Ordering::Relaxed);
+        match evaluated {
+            Evaluated::Ends(MessageOutcome::TransformFailed) => {
+                counts.transform_failed.fetch_add(1, Ordering::Relaxed);
+            }
+            Evaluated::Ends(MessageOutcome::NoSend) => {
+                counts.no_send.fetch_add(1, Ordering::Relaxed);
+            }
+            _ => {}
+        }
+    }
+
+    /// What a verdict makes of a message; without an identity its writes get random keys.
+    fn evaluated(
+        &self,
+        message: &Message,
+        identity: Option<&Bytes>,
+        verdict: Verdict,
+    ) -> (Evaluated, Notes) {
+        let mut notes = Notes {
+            condition_errors: verdict
+                .condition_errors
+                .into_iter()
+                .map(|error| (error.route, error.message))
+                .collect(),
+            ..Notes::default()
+        };
+        let evaluated = self.rendered(message, identity, verdict.outcome, &mut notes);
+        (evaluated, notes)
+    }
+
+    fn rendered(
+        &self,
+        message: &Message,
+        identity: Option<&Bytes>,
+        outcome: Outcome,
+        notes: &mut Notes,
+    ) -> Evaluated {
         let failed = |route: usize, code: &str, message: String, passes: bool| {
             Evaluated::Failed(MessageFailure {
                 route,
@@ -189,16 +267,25 @@ impl Acceptor {
                 passes,
             })
         };
-        let matched = match verdict.outcome {
+        let matched = match outcome {
             Outcome::NoRoute => return Evaluated::Ends(MessageOutcome::NoRoute),
-            Outcome::TransformFailed { .. } => {
+            Outcome::TransformFailed {
+                route,
+                message,
+                place,
+                ..
+            } => {
+                notes.route = Some(route);
+                notes.why = Some(format!("{place}: {message}"));
                 return Evaluated::Ends(MessageOutcome::TransformFailed);
             }
             Outcome::ProcessorFailed { route, message, .. } => {
+                notes.route = Some(route);
                 return failed(route, "processor_failed", message, true);
             }
             Outcome::Matched(matched) => matched,
         };
+        notes.route = Some(matched.route);
         let Some(route) = self.routes.get(matched.route) else {
             let message = "the route has no targets".to_owned();
             return failed(matched.route, "no_targets", message, false);
@@ -206,10 +293,7 @@ impl Acceptor {
         if route.sends.is_empty() {
             return Evaluated::Ends(MessageOutcome::NoSend);
         }
-        let digest = work
-            .key_identity
-            .as_ref()
-            .map(|_| BodyDigest::of(&work.message.body));
+        let digest = identity.map(|_| BodyDigest::of(&message.body));
         let mut writes = Vec::with_capacity(route.sends.len());
         for (index, (send, verdict)) in route.sends.iter().zip(&matched.sends).enumerate() {
             let rendered = match verdict {
@@ -219,7 +303,7 @@ impl Acceptor {
                     return failed(matched.route, "template_failed", message, false);
                 }
             };
-            let key = match (&work.key_identity, &digest) {
+            let key = match (identity, &digest) {
                 (Some(identity), Some(body)) => key::derive(&KeyParts {
                     adapter: &self.adapter,
                     route: &route.name,
@@ -234,8 +318,7 @@ impl Acceptor {
                 OrderKey::Key(hash) => hash.get(),
                 OrderKey::Strict | OrderKey::None => 0,
             };
-            let stored =
-                StoredWrite::of(&work.message, &matched, rendered, route.keep_original).encode();
+            let stored = StoredWrite::of(message, &matched, rendered, route.keep_original).encode();
             writes.push(Write {
                 send: index,
                 key: key.0,
@@ -341,7 +424,16 @@ impl Acceptor {
         &'a self,
         work: &'a Work,
     ) -> impl Iterator<Item = (&'a SendTarget, &'a Write)> + 'a {
-        let (route, writes) = match &work.evaluated {
+        self.targets_of(work.evaluated.as_ref())
+            .filter(|(send, _)| !work.excluded.contains(&send.path))
+    }
+
+    /// All writes that the routes made of a message.
+    fn targets_of<'a>(
+        &'a self,
+        evaluated: Option<&'a Evaluated>,
+    ) -> impl Iterator<Item = (&'a SendTarget, &'a Write)> + 'a {
+        let (route, writes) = match evaluated {
             Some(Evaluated::Writes { route, writes }) => {
                 (self.routes.get(*route), writes.as_slice())
             }
@@ -350,7 +442,20 @@ impl Acceptor {
         writes
             .iter()
             .filter_map(move |write| Some((route?.sends.get(write.send)?, write)))
-            .filter(|(send, _)| !work.excluded.contains(&send.path))
+    }
+
+    /// A message's writes, for `consign trace`; a direct one has been answered by now.
+    pub fn seen_writes(&self, work: &Work) -> Vec<SeenWrite> {
+        self.targets(work)
+            .map(|(send, write)| match send.lane {
+                Lane::Buffered(_) => SeenWrite::new(&send.id, write.key),
+                Lane::Direct { .. } => SeenWrite {
+                    ended: Some("delivered"),
+                    ended_unix_ms: Some(clock::wall_unix_ms_i64()),
+                    ..SeenWrite::new(&send.id, write.key)
+                },
+            })
+            .collect()
     }
 
     /// Whether a message has direct sends that did not accept yet.
@@ -411,7 +516,7 @@ impl Acceptor {
         let mut wanted = 0_usize;
         for work in &run.works {
             let kept = self.kept(work, &dropped, &mut wanted);
-            writes.extend(self.new_writes(work, &kept, None));
+            writes.extend(self.new_writes(work.evaluated.as_ref(), &kept, None));
             for diversion in &work.diverted {
                 if dropped.contains(&wanted) {
                     self.counters.dropped_writes.fetch_add(1, Ordering::Relaxed);
@@ -474,10 +579,15 @@ impl Acceptor {
     }
 
     /// The buffered writes that wait for `parent` (or for none), each with those that wait for it.
-    fn new_writes(&self, work: &Work, kept: &[usize], parent: Option<usize>) -> Vec<NewWrite> {
+    fn new_writes(
+        &self,
+        evaluated: Option<&Evaluated>,
+        kept: &[usize],
+        parent: Option<usize>,
+    ) -> Vec<NewWrite> {
         let now = clock::wall_unix_ms();
         let mut writes = Vec::new();
-        for (send, write) in self.targets(work) {
+        for (send, write) in self.targets_of(evaluated) {
             let Lane::Buffered(lane) = send.lane else {
                 continue;
             };
@@ -492,10 +602,68 @@ impl Acceptor {
                 body: write.stored.clone(),
                 created_unix_ms: now,
                 expires_unix_ms: send.expires_after_ms.map(|after| now.saturating_add(after)),
-                children: self.new_writes(work, kept, Some(write.send)),
+                children: self.new_writes(evaluated, kept, Some(write.send)),
             });
         }
         writes
+    }
+
+    /// What the routes made of a message, for a preview.
+    pub fn described(&self, evaluated: &Evaluated) -> serde_json::Value {
+        let route = match evaluated {
+            Evaluated::Ends(outcome) => {
+                return serde_json::json!({ "outcome": outcome.name(), "writes": [] });
+            }
+            Evaluated::Failed(failure) => {
+                let why = &failure.message;
+                return serde_json::json!({ "outcome": "failed", "why": why, "writes": [] });
+            }
+            Evaluated::Writes { route, .. } => *route,
+        };
+        let writes: Vec<serde_json::Value> = self
+            .targets_of(Some(evaluated))
+            .map(|(send, write)| {
+                let key = consign_pipeline::WriteKey(write.key).to_string();
+                serde_json::json!({ "send": send.id, "write_key": key })
+            })
+            .collect();
+        let name = self.routes.get(route).map(|route| route.name.as_str());
+        serde_json::json!({ "outcome": "accepted", "route": name, "writes": writes })
+    }
+
+    /// The writes of a message that is routed again.
+    ///
+    /// # Errors
+    /// Why it cannot be carried out: a direct send, whose answer nobody would wait for, or a template
+    /// that failed.
+    pub async fn route_again(
+        &self,
+        message: &Message,
+    ) -> Result<(Evaluated, Vec<NewWrite>), String> {
+        let verdict = match &self.steps {
+            Some(steps) => match steps.run(&self.program, &[message]).await.pop() {
+                Some(Stepped::Verdict(verdict)) => verdict,
+                Some(Stepped::Failed { reason, .. }) => return Err(reason),
+                None => return Err("no step answered".to_owned()),
+            },
+            None => self.program.evaluate(message),
+        };
+        let (evaluated, _) = self.evaluated(message, None, verdict);
+        if let Evaluated::Failed(failure) = &evaluated {
+            return Err(failure.message.clone());
+        }
+        let mut kept = Vec::new();
+        for (send, write) in self.targets_of(Some(&evaluated)) {
+            if matches!(send.lane, Lane::Direct { .. }) {
+                return Err(format!(
+                    "send {} is direct: only buffered sends can be routed again",
+                    send.id
+                ));
+            }
+            kept.push(write.send);
+        }
+        let writes = self.new_writes(Some(&evaluated), &kept, None);
+        Ok((evaluated, writes))
     }
 
     /// Runs the direct sends that have not accepted yet, parents before those that wait for them.
@@ -530,6 +698,7 @@ impl Acceptor {
                 key: write.key,
                 stored: write.stored.clone(),
                 created_unix_ms: clock::wall_unix_ms(),
+                order: write.order,
                 has_dependents: false,
             };
             let answer = self.engine.direct(lane, direct, body).await.ok();

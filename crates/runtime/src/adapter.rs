@@ -8,6 +8,7 @@ use crate::acceptance::{Acceptor, Finished, Given};
 use crate::clock;
 use crate::counters::{MessageLedger, MessageOutcome};
 use crate::events::Events;
+use crate::recent::{Recent, Seen};
 use crate::staging::{Away, Staged, Staging};
 use crate::steps::STEP_MESSAGES;
 use crate::work::{Evaluated, MessageFailure, Trouble, Work};
@@ -66,6 +67,12 @@ pub struct AdapterSpec {
     pub max_in_process: u32,
     /// Why messages are held, while any are.
     pub held: Arc<parking_lot::Mutex<Option<String>>>,
+    /// Whether an operator paused the source.
+    pub paused: watch::Receiver<bool>,
+    /// What became of the last messages.
+    pub recent: Arc<Recent>,
+    /// Whether a message that is discarded is an event.
+    pub log_discards: bool,
 }
 
 /// Why the adapter's task ended.
@@ -121,6 +128,10 @@ pub async fn run(
         blocked: false,
         conflicts: HashMap::new(),
     };
+    let mut paused = spec.paused.clone();
+    if *paused.borrow_and_update() {
+        source.pause();
+    }
     let mut room = task.acceptor.buffer.watch_room();
     let mut retry = tokio::time::interval(RETRY_EVERY);
     let mut extend = tokio::time::interval(EXTEND_EVERY);
@@ -151,6 +162,13 @@ pub async fn run(
             Ok(()) = reloads.changed() => {
                 task.acceptor = Arc::clone(&reloads.borrow_and_update());
                 task.retry();
+            }
+            Ok(()) = paused.changed() => {
+                if *paused.borrow_and_update() {
+                    source.pause();
+                } else {
+                    source.resume();
+                }
             }
             Ok(()) = room.changed(), if task.holds() => task.retry(),
             _ = retry.tick(), if task.holds() => task.retry(),
@@ -259,6 +277,17 @@ impl Task<'_> {
             received_ms: clock::monotonic_ms(),
             evaluated: None,
             generation: 0,
+            names: given
+                .client_key
+                .clone()
+                .into_iter()
+                .chain(
+                    incoming
+                        .identity()
+                        .and_then(|id| String::from_utf8(id.to_vec()).ok()),
+                )
+                .collect(),
+            notes: crate::work::Notes::default(),
             direct_done: std::collections::BTreeSet::new(),
             excluded: std::collections::BTreeSet::new(),
             diverted: Vec::new(),
@@ -666,12 +695,71 @@ impl Task<'_> {
     }
 
     fn settled(&mut self, work: Work, result: SettleResult, outcome: MessageOutcome) {
+        self.remember(&work, &result, outcome);
         self.settles.push(Settle {
             id: work.source_id,
             result,
         });
         self.source.credit(1, work.bytes);
         work.entry.end(outcome);
+    }
+
+    /// For `consign trace`, and for the log where discards are to be in it.
+    fn remember(&self, work: &Work, result: &SettleResult, outcome: MessageOutcome) {
+        let acceptor = &self.acceptor;
+        let named = |route: usize| acceptor.routes.get(route).map(|route| route.name.clone());
+        let why = match result {
+            SettleResult::Blocked { reason, .. }
+            | SettleResult::Refused { reason }
+            | SettleResult::Dropped { reason } => Some(reason.clone()),
+            _ => work.notes.why.clone(),
+        };
+        if self.spec.log_discards
+            && matches!(
+                outcome,
+                MessageOutcome::NoRoute | MessageOutcome::TransformFailed
+            )
+        {
+            let mut event = self
+                .event(Code::Discarded)
+                .field("message_id", work.message.id.to_string())
+                .field("reason", outcome.name())
+                .message(format!(
+                    "adapter {}: message {} was discarded ({}){}",
+                    acceptor.adapter,
+                    work.message.id,
+                    outcome.name(),
+                    why.as_ref()
+                        .map(|why| format!(": {why}"))
+                        .unwrap_or_default()
+                ));
+            if let Some(key) = &work.message.routing_key {
+                event = event.field("routing_key", key.clone());
+            }
+            if let Some(route) = work.notes.route.and_then(named) {
+                event = event.route(route);
+            }
+            self.spec.events.emit(event);
+        }
+        self.spec.recent.add(Seen {
+            message_id: work.message.id.to_string(),
+            adapter: acceptor.adapter.clone(),
+            names: work.names.clone(),
+            at_unix_ms: clock::wall_unix_ms_i64(),
+            outcome: outcome.name(),
+            route: work.notes.route.and_then(named),
+            why,
+            condition_errors: work
+                .notes
+                .condition_errors
+                .iter()
+                .map(|(route, why)| format!("route {}: {why}", named(*route).unwrap_or_default()))
+                .collect(),
+            writes: match outcome {
+                MessageOutcome::Accepted => acceptor.seen_writes(work),
+                _ => Vec::new(),
+            },
+        });
     }
 
     fn tell(&mut self) {

@@ -8,14 +8,16 @@
 use crate::clock;
 use crate::events::Events;
 use crate::handlers::{Decided, Diversion, Handler, Handlers, Report, failed_event, message_of};
+use crate::outages::Outages;
 use crate::park::{Parker, ToDivert, ToPark};
 use crate::plugs::{Plugs, Submission};
+use crate::recent::Recent;
 use bytes::Bytes;
 use consign_buffer::{Buffer, Settlement};
 use consign_delivery::{
     Applied, ConnectionStats, Decision, Delivery, Dependents, DirectResult, DirectWrite, Failure,
-    FetchedWrite, Input, LaneId, LaneStats, Output, RequestId, Send as SendBatch, Ticket,
-    WriteNote,
+    FetchedWrite, Input, LaneId, LaneStats, Output, RequestId, Send as SendBatch, SettleResult,
+    Ticket, WriteNote,
 };
 use consign_ledger::Code;
 use consign_pipeline::WriteKey;
@@ -82,6 +84,8 @@ pub struct Body {
     pub stored: Bytes,
     /// When it was accepted, wall clock.
     pub created_unix_ms: u64,
+    /// Hash of its order key; 0 for strict order.
+    pub order: u64,
     /// Whether dependents wait for it.
     pub has_dependents: bool,
 }
@@ -172,6 +176,10 @@ pub struct Parts {
     pub handlers: Arc<Handlers>,
     /// Where it reports.
     pub events: Events,
+    /// Outage reports.
+    pub outages: Arc<Outages>,
+    /// What became of the last messages.
+    pub recent: Arc<Recent>,
 }
 
 /// Makes the driver's handle and the future that runs it.
@@ -372,6 +380,11 @@ impl Driver {
                 ticket,
             } => {
                 let body = self.take_body(lane, seq);
+                if let Some(body) = &body {
+                    let parked = SettleResult::Parked.name();
+                    let now = clock::wall_unix_ms_i64();
+                    self.parts.recent.ended(body.key, parked, now);
+                }
                 let (parker, buffer) = (Arc::clone(&self.parts.parker), self.parts.buffer.clone());
                 let what = ToPark {
                     lane,
@@ -432,7 +445,10 @@ impl Driver {
                     drop(answer.send(DirectAnswer { result, diversion }));
                 }
             }
-            Output::Event(event) => self.parts.plugs.event(event),
+            Output::Event(event) => {
+                self.tell_outages(&event);
+                self.parts.plugs.event(event);
+            }
             Output::LaneRemoved { lane } => {
                 self.bodies.remove(&lane.0);
                 for done in self.removed.remove(&lane.0).unwrap_or_default() {
@@ -530,6 +546,32 @@ impl Driver {
         self.when_durable(ticket, async move { parker.divert(&buffer, what).await });
     }
 
+    /// A gate that closed opens an outage report over its lanes.
+    fn tell_outages(&self, event: &consign_delivery::Event) {
+        let plugs = &self.parts.plugs;
+        let of_target = (event.code == consign_delivery::EventCode::TargetClosed)
+            .then_some(event.lane)
+            .flatten()
+            .and_then(|lane| self.machine.lane_stats(lane));
+        let connection = event
+            .connection
+            .or(of_target.as_ref().map(|stats| stats.connection));
+        let target = of_target.map(|of| {
+            let same =
+                |stats: &LaneStats| stats.connection == of.connection && stats.target == of.target;
+            let lanes = self
+                .machine
+                .lanes()
+                .filter(|lane| self.machine.lane_stats(*lane).is_some_and(|s| same(&s)));
+            (of.target.clone(), lanes.collect())
+        });
+        let name = connection.and_then(|id| plugs.connection_name(id));
+        let drill = connection.is_some_and(|id| plugs.drills.is_on(id));
+        self.parts
+            .outages
+            .event(event, name.as_deref(), target, drill);
+    }
+
     fn fetch(&mut self, lane: LaneId, after_seq: u64, max_writes: u32, max_bytes: u64) {
         let max_writes = usize::try_from(max_writes).unwrap_or(usize::MAX);
         let max_bytes = usize::try_from(max_bytes).unwrap_or(usize::MAX);
@@ -570,6 +612,7 @@ impl Driver {
                     key: pending.key,
                     stored: pending.body,
                     created_unix_ms: pending.created_unix_ms,
+                    order: pending.order,
                     has_dependents: pending.children > 0,
                 },
             );
@@ -581,6 +624,14 @@ impl Driver {
         let mut settlements = Vec::with_capacity(writes.len());
         for write in writes {
             let body = self.take_body(lane, write.seq);
+            if let Some(body) = &body {
+                self.parts
+                    .recent
+                    .ended(body.key, write.result.name(), clock::wall_unix_ms_i64());
+                if write.result == SettleResult::DeliveredAsRepeat {
+                    self.parts.plugs.repeat_of_an_edit(lane, body);
+                }
+            }
             if write.dependents == Dependents::Drop
                 && body.as_ref().is_some_and(|b| b.has_dependents)
             {

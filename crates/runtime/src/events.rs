@@ -32,6 +32,11 @@ impl Events {
         *self.redactor.write() = Arc::new(redactor);
     }
 
+    /// The same, to keep.
+    pub fn shared_redactor(&self) -> Arc<Redactor> {
+        Arc::clone(&self.redactor.read())
+    }
+
     /// Writes one event.
     pub fn emit(&self, mut event: Event) {
         self.redactor().event(&mut event);
@@ -104,6 +109,19 @@ impl Events {
         for warning in &inspection.warnings {
             self.emit(event(Code::InspectionWarning, warning));
         }
+    }
+
+    /// A destination kept what it had instead of an edited write.
+    pub fn edit_not_applied(&self, lane: &LaneInfo, failed_id: i64, key: [u8; 16]) {
+        let event = of_lane(Event::new(Code::EditNotApplied, wall_unix_ms_i64()), lane)
+            .connection(lane.connection.clone())
+            .field("failed_id", failed_id)
+            .field("write_key", consign_pipeline::WriteKey(key).to_string())
+            .message(format!(
+                "{}: your edit of failed message {failed_id} was not applied: the destination has its first copy and recognised the key",
+                lane.id
+            ));
+        self.emit(event);
     }
 
     /// Dependents of a write were dropped with it.

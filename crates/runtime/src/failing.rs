@@ -266,6 +266,7 @@ impl Acceptor {
                 key: write.key,
                 stored: write.stored.clone(),
                 created_unix_ms: clock::wall_unix_ms(),
+                order: write.order,
                 has_dependents: false,
             },
             reason,

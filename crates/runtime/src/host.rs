@@ -7,9 +7,12 @@ use crate::engine::{Engine, Parts, engine};
 use crate::events::Events;
 use crate::handlers::Handlers;
 use crate::lanes::Lanes;
+use crate::operator::{Operator, control, replay};
+use crate::outages::{Outages, UPDATE_EVERY};
 use crate::park::Parker;
 use crate::plan::{AdapterPlan, Plan};
 use crate::plugs::{ConnectionSpec, Plugs};
+use crate::recent::Recent;
 use crate::recovered::{report_lost_ledger, report_recovery};
 use crate::settings;
 use crate::source::{AdapterState, SourceSpec, Sources};
@@ -23,7 +26,7 @@ use consign_loader::{Names, Plugins};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::task::JoinHandle;
 
@@ -70,6 +73,8 @@ pub struct Host {
     pub ledger: Ledger,
     /// Writes events.
     pub events: Events,
+    /// What became of the last messages.
+    pub recent: Arc<Recent>,
     adapters: RwLock<BTreeMap<String, Arc<AdapterState>>>,
     /// What opening the buffer found.
     pub recovery: Recovery,
@@ -83,7 +88,9 @@ pub struct Host {
     /// Every set of plugins that was loaded; told to shut down at the end.
     pub(crate) plugins: Mutex<Vec<Plugins>>,
     pub(crate) watchers: Mutex<BTreeMap<u32, JoinHandle<()>>>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
     driver: Mutex<Option<JoinHandle<()>>>,
+    operator: OnceLock<Operator>,
 }
 
 /// What is wired at the moment, by number.
@@ -120,10 +127,11 @@ impl Host {
         .await
         .map_err(|error| fail(error.to_string()))?;
         let path = dir.join("ledger.db");
+        let options = settings::ledger_options(&plan.config);
         let ledger_path = path.clone();
         let (had_ledger, ledger) = tokio::task::spawn_blocking(move || {
             let had = path.exists();
-            Ledger::open(&path, consign_ledger::Options::default()).map(|ledger| (had, ledger))
+            Ledger::open(&path, options).map(|ledger| (had, ledger))
         })
         .await
         .map_err(|error| fail(error.to_string()))?
@@ -137,6 +145,20 @@ impl Host {
         let mut numbers = Numbers::default();
         let wired = wire(&plan, &buffer, &events, &mut numbers)?;
         crate::wire::report_orphans(&buffer, &events);
+        let lanes = Arc::new(Lanes::new(
+            wired
+                .lanes
+                .iter()
+                .map(|(lane, wire)| (LaneId(*lane), wire.info.clone())),
+        ));
+        if recovery.unclean_exit {
+            replay::settle_parked(&buffer, &ledger, &lanes)
+                .await
+                .map_err(fail)?;
+        }
+        replay::recover(&buffer, &ledger).await.map_err(fail)?;
+        let of = ledger.clone();
+        let paused = replay::blocking(move || of.paused()).await.map_err(fail)?;
         report_recovery(&events, &recovery, &buffer);
         if !had_ledger {
             report_lost_ledger(&events, &ledger_path, &buffer);
@@ -145,26 +167,36 @@ impl Host {
         let mut seed = [0_u8; 8];
         rand::fill(&mut seed);
         let machine = Machine::new(settings::limits(&plan.config), u64::from_le_bytes(seed));
-        let lanes = Arc::new(Lanes::new(
-            wired
-                .lanes
-                .iter()
-                .map(|(lane, wire)| (LaneId(*lane), wire.info.clone())),
-        ));
         let plugs = Arc::new(Plugs::new(
             plan.plugins.clone(),
             Arc::clone(&lanes),
             events.clone(),
         ));
-        let parker = Arc::new(Parker::new(ledger.clone(), events.clone(), lanes));
+        let parker = Arc::new(Parker::new(
+            ledger.clone(),
+            events.clone(),
+            Arc::clone(&lanes),
+        ));
         let handlers = Arc::new(Handlers::default());
         handlers.replace(wired.handlers);
+        let of = ledger.clone();
+        let open = replay::blocking(move || of.open_outages()).await;
+        let outages = Arc::new(Outages::new(
+            ledger.clone(),
+            events.clone(),
+            buffer.clone(),
+            lanes,
+            open.map_err(fail)?,
+        ));
+        let recent = Arc::new(Recent::default());
         let parts = Parts {
             buffer: buffer.clone(),
             plugs: Arc::clone(&plugs),
             parker: Arc::clone(&parker),
             handlers: Arc::clone(&handlers),
             events: events.clone(),
+            outages: Arc::clone(&outages),
+            recent: Arc::clone(&recent),
         };
         let (engine, driver) = engine(machine, parts);
         let driver = tokio::spawn(driver);
@@ -177,6 +209,7 @@ impl Host {
             handlers,
             ledger,
             events,
+            recent,
             adapters: RwLock::default(),
             recovery,
             started_unix_ms: clock::wall_unix_ms(),
@@ -185,14 +218,17 @@ impl Host {
             sources: Sources::default(),
             plugins: Mutex::new(vec![plan.plugins.clone()]),
             watchers: Mutex::default(),
+            tasks: Mutex::default(),
             driver: Mutex::new(Some(driver)),
+            operator: OnceLock::new(),
         });
         for (number, (spec, used)) in &wired.connections {
             host.add_connection(&plan.config, *number, spec, *used);
         }
         for (lane, wire) in &wired.lanes {
             let moved_below = host.check_target(LaneId(*lane), wire).await;
-            host.add_lane(wire.clone(), moved_below);
+            let held = host.held_keys(&plan.config, wire).await.map_err(fail)?;
+            host.add_lane(wire.clone(), moved_below, held);
         }
         {
             let mut wiring = host.wiring.lock().await;
@@ -200,24 +236,57 @@ impl Host {
             wiring.lanes = wired.lanes;
             wiring.connections = wired.connections;
         }
+        for pause in control::pauses(&paused, host.plugs.lanes(), &host.plugs) {
+            host.engine.input(pause);
+        }
         let adapters = plan.config.adapters.iter().zip(&plan.adapters);
         for ((adapter, planned), routes) in adapters.zip(wired.routes) {
             let counters = Arc::default();
             let acceptor = host.acceptor(adapter, planned, routes, &counters, 1);
             let spec = SourceSpec::of(&plan.config, adapter, planned);
-            host.add_adapter(AdapterState::new(spec, acceptor, counters, Arc::default()));
+            let is_paused = control::is_paused(&paused, &adapter.name);
+            let state = AdapterState::new(spec, acceptor, counters, Arc::default(), is_paused);
+            host.add_adapter(state);
         }
         let names: Vec<String> = host.adapters().into_keys().collect();
+        let operator = Operator::new(&host);
+        let _ = host.operator.set(operator.clone());
         host.events.emit(
             Event::new(Code::HostStarted, clock::wall_unix_ms_i64())
                 .field("version", env!("CARGO_PKG_VERSION"))
                 .field("adapters", names.len()),
         );
         host.report_overclaims(&plan);
+        operator.resume_jobs().await;
+        let (of, reports) = (Arc::clone(&host), Arc::clone(&outages));
+        host.own(tokio::spawn(report_outages(of, reports)));
         for name in names {
             host.start_source(&name);
         }
         Ok(host)
+    }
+
+    /// What people ask of it. `None` only while it starts.
+    pub fn operator(&self) -> Option<&Operator> {
+        self.operator.get()
+    }
+
+    /// Keeps a task that ends with the host.
+    pub(crate) fn own(&self, task: JoinHandle<()>) {
+        let mut tasks = self.tasks.lock();
+        tasks.retain(|task| !task.is_finished());
+        tasks.push(task);
+    }
+
+    /// Order keys of a lane that wait for a person: their heads are in Failed messages.
+    ///
+    /// # Errors
+    /// The ledger cannot be read.
+    pub(crate) async fn held_keys(&self, config: &Config, wire: &Wire) -> Result<Vec<u64>, String> {
+        if !wire.info.holds_keys {
+            return Ok(Vec::new());
+        }
+        replay::held_keys(&self.ledger, &wire.info, config.max_held_keys).await
     }
 
     /// The configuration that is in force, with what it comes to.
@@ -271,7 +340,7 @@ impl Host {
     }
 
     /// Puts a lane in: directory, sink, machine, and what tells of new writes.
-    pub(crate) fn add_lane(&self, wire: Wire, moved_below: u64) {
+    pub(crate) fn add_lane(&self, wire: Wire, moved_below: u64, held_keys: Vec<u64>) {
         let lane = wire.settings.id;
         let buffered = wire.info.buffered;
         self.plugs.lanes().put(lane, wire.info);
@@ -282,6 +351,7 @@ impl Host {
             frontier: stats.as_ref().map_or(0, |stats| stats.frontier),
             frontier_wall_unix_ms: stats.map_or(0, |stats| stats.frontier_wall_unix_ms),
             moved_below,
+            held_keys,
             ..wire.settings
         })));
         if buffered {
@@ -321,6 +391,10 @@ impl Host {
     /// Stops sources, finishes what is in flight, and closes the buffer with its clean mark. What is still
     /// pending stays there. Returns whether every request in flight was answered.
     pub async fn stop(&self) -> bool {
+        // A batch of acts is let end, so that nothing of it has to be looked up at the next start.
+        if let Some(operator) = self.operator.get() {
+            operator.close().await;
+        }
         // A reload that is under way is let finish: it is bounded, and half of one is no state to stop in.
         let wiring = self.wiring.lock().await;
         let adapters = self.adapters();
@@ -337,6 +411,9 @@ impl Host {
         }
         for watcher in std::mem::take(&mut *self.watchers.lock()).into_values() {
             watcher.abort();
+        }
+        for task in std::mem::take(&mut *self.tasks.lock()) {
+            task.abort();
         }
         self.plugs.close().await;
         let plugins = std::mem::take(&mut *self.plugins.lock());
@@ -385,6 +462,22 @@ fn watch_lane(buffer: &Buffer, engine: &Engine, lane: LaneId) -> Option<JoinHand
             engine.input(Input::Available { lane });
         }
     }))
+}
+
+/// Keeps outage reports up to date while there are any.
+async fn report_outages(host: Arc<Host>, outages: Arc<Outages>) {
+    loop {
+        tokio::time::sleep(UPDATE_EVERY).await;
+        if !outages.busy() {
+            continue;
+        }
+        let snapshot = host.engine.snapshot().await;
+        let outages = Arc::clone(&outages);
+        let updated = tokio::task::spawn_blocking(move || outages.update(&snapshot)).await;
+        if let Ok(Err(error)) = updated {
+            tracing::warn!(%error, "an outage report could not be begun");
+        }
+    }
 }
 
 fn make_private(dir: &Path) -> std::io::Result<()> {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// One send, as far as events, parked writes and status need it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LaneInfo {
     /// The lane's stable name, `adapter/route/send`.
     pub id: String,
@@ -24,6 +24,16 @@ pub struct LaneInfo {
     pub source: String,
     /// Whether its writes are durable; a direct send's are not.
     pub buffered: bool,
+    /// Whether its destination drops a repeat, as resolved for this configuration.
+    pub drops_repeats: bool,
+    /// Whether what has the order key of a parked write waits for a person.
+    pub holds_keys: bool,
+    /// Whether a skip releases what waits for the write instead of dropping it.
+    pub skip_releases: bool,
+    /// Whether the order of its writes means something (`strict` or `by_key`).
+    pub ordered: bool,
+    /// Templates of its settings: texts that each stored write brings along.
+    pub slots: usize,
 }
 
 /// All lanes of this run, by number; a reload adds and removes some.
@@ -44,6 +54,13 @@ impl Lanes {
     /// The send behind a lane.
     pub fn get(&self, lane: LaneId) -> Option<Arc<LaneInfo>> {
         self.by_number.read().get(&lane.0).cloned()
+    }
+
+    /// The lane with this stable name.
+    pub fn by_id(&self, id: &str) -> Option<(LaneId, Arc<LaneInfo>)> {
+        let lanes = self.by_number.read();
+        let (number, info) = lanes.iter().find(|(_, info)| info.id == id)?;
+        Some((LaneId(*number), Arc::clone(info)))
     }
 
     /// All of them, by number.

@@ -4,12 +4,14 @@
 //! * [`host`]: a running host: start, supervise, stop; [`reload`]: another configuration meanwhile.
 //! * `adapter`, `acceptance`: a message from its source to one durable record.
 //! * `steps`, `handlers`, `functions`: what plugins do to a message on its way, and to one that failed.
+//! * [`operator`]: what people do to failed messages and to a running host.
 //! * `engine`, `plugs`, `park`: what the delivery machine asks for, carried out.
 
 mod acceptance;
 mod adapter;
 pub mod clock;
 mod counters;
+mod drill;
 mod engine;
 mod events;
 mod failing;
@@ -18,10 +20,14 @@ mod handlers;
 pub mod host;
 pub mod inspect;
 mod lanes;
+pub mod lock;
+pub mod operator;
+mod outages;
 mod park;
 pub mod plan;
 mod plugs;
 mod promises;
+mod recent;
 mod recovered;
 pub mod reload;
 mod settings;
@@ -30,6 +36,7 @@ mod staging;
 pub mod states;
 mod steps;
 mod targets;
+mod token;
 pub mod view;
 mod wire;
 mod work;
@@ -38,3 +45,4 @@ pub use counters::MessageOutcome;
 pub use host::{Host, StartError};
 pub use plan::{AdapterPlan, Copies, Plan, RoutePlan, SendPlan, plan};
 pub use source::SourceState;
+pub use token::token;

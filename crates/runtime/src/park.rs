@@ -13,6 +13,8 @@ use consign_ledger::{
     ParkReason as LedgerReason,
 };
 use consign_pipeline::{Matched, Message, Rendered, StoredWrite, WriteKey};
+use parking_lot::Mutex;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -81,6 +83,9 @@ pub struct Parker {
     events: Events,
     lanes: Arc<Lanes>,
     host_version: &'static str,
+    /// Failed messages whose lane does not know yet, durably, that they left it. None of them may be
+    /// sent again: a crash would then find the write in its lane twice.
+    settling: Arc<Mutex<HashSet<i64>>>,
 }
 
 impl Parker {
@@ -91,7 +96,18 @@ impl Parker {
             events,
             lanes,
             host_version: env!("CARGO_PKG_VERSION"),
+            settling: Arc::default(),
         }
+    }
+
+    /// Those of these failed messages whose lane has not noted yet that they left. Blocks while a
+    /// write is being parked.
+    pub fn settling_among(&self, ids: &[i64]) -> Vec<i64> {
+        let settling = self.settling.lock();
+        ids.iter()
+            .filter(|id| settling.contains(id))
+            .copied()
+            .collect()
     }
 
     /// Parks one write and settles it. A full ledger is waited for: the write stays where it is, and
@@ -111,9 +127,9 @@ impl Parker {
             // They leave the buffer with their parent, so they have to be in the ledger with it.
             let children = buffer.children(consign_buffer::LaneId(lane.0), seq);
             let children = children.await.map_err(|error| error.to_string())?;
-            record.dependents = self.dependents(children)?;
+            self.dependents(children, None, &mut record.dependents)?;
         }
-        let id = self.keep(record).await?;
+        let id = self.keep_settling(record).await?;
         self.parked(lane, seq, id, &reason, &failure);
         let settlement = Settlement {
             lane: consign_buffer::LaneId(lane.0),
@@ -124,16 +140,33 @@ impl Parker {
         buffer
             .settle(vec![settlement])
             .await
-            .map_err(|error| error.to_string())
+            .map_err(|error| error.to_string())?;
+        self.settling.lock().remove(&id);
+        Ok(())
     }
 
-    /// Puts a record into the ledger. A full ledger is waited for.
+    /// Puts a record into the ledger, of a write that no lane has.
     async fn keep(&self, record: NewFailed) -> Result<i64, String> {
+        let id = self.keep_settling(record).await?;
+        self.settling.lock().remove(&id);
+        Ok(id)
+    }
+
+    /// Puts a record into the ledger. A full ledger is waited for. From before it can be seen it counts
+    /// as settling, until its lane has noted durably that the write left.
+    async fn keep_settling(&self, record: NewFailed) -> Result<i64, String> {
         let id = loop {
             let (ledger, record) = (self.ledger.clone(), record.clone());
-            let parked = tokio::task::spawn_blocking(move || ledger.park(&record)).await;
+            let settling = Arc::clone(&self.settling);
+            let parked = tokio::task::spawn_blocking(move || {
+                let mut settling = settling.lock();
+                let id = ledger.park(&record)?.id();
+                settling.insert(id);
+                Ok::<_, consign_ledger::Error>(id)
+            })
+            .await;
             match parked {
-                Ok(Ok(parked)) => break parked.id(),
+                Ok(Ok(id)) => break id,
                 Ok(Err(error)) => {
                     let event = Event::new(Code::LedgerFull, wall_unix_ms_i64()).message(format!(
                         "a write cannot be parked and stays in its lane: {error}"
@@ -203,9 +236,11 @@ impl Parker {
                     key: child.key,
                     stored: child.body,
                     created_unix_ms: child.created_unix_ms,
+                    order: child.order,
                     has_dependents: false,
                 };
-                let dependents = self.dependents(child.children)?;
+                let mut dependents = Vec::new();
+                self.dependents(child.children, None, &mut dependents)?;
                 self.park_waiting(of, &waiting, &failure, dependents)
                     .await?;
             }
@@ -258,6 +293,7 @@ impl Parker {
                     key: write.key,
                     stored: write.stored,
                     created_unix_ms: what.body.created_unix_ms,
+                    order: write.order,
                     has_dependents: false,
                 };
                 self.park_waiting(lane, &body, &what.failure, Vec::new())
@@ -269,9 +305,10 @@ impl Parker {
         let mut record =
             self.record(what.lane, 0, &what.body, &what.reason, &what.failure, note)?;
         for (lane, write) in waiting {
-            record
-                .dependents
-                .push(self.dependent(lane, write.key, &write.stored)?);
+            record.dependents.push(Dependent {
+                order: write.order,
+                ..self.dependent(lane, write.key, &write.stored)?
+            });
         }
         let id = self.keep(record).await?;
         self.parked(what.lane, 0, id, &what.reason, &what.failure);
@@ -329,12 +366,13 @@ impl Parker {
             connection: String::new(),
             operation: String::new(),
             source: report.source,
-            buffered: false,
+            ..LaneInfo::default()
         };
         let body = Body {
             key: key.0,
             stored: StoredWrite::of(message, &matched, &rendered, false).encode(),
             created_unix_ms: u64::try_from(message.time_unix_ms).unwrap_or(0),
+            order: 0,
             has_dependents: false,
         };
         let failure = Failure {
@@ -363,14 +401,23 @@ impl Parker {
         Ok(())
     }
 
-    /// Dependents of a write, those of dependents among them.
-    fn dependents(&self, children: Vec<NewWrite>) -> Result<Vec<Dependent>, String> {
-        let mut dependents = Vec::new();
+    /// Dependents of a write, those of dependents among them, each after what it waits for.
+    fn dependents(
+        &self,
+        children: Vec<NewWrite>,
+        parent: Option<u32>,
+        dependents: &mut Vec<Dependent>,
+    ) -> Result<(), String> {
         for child in children {
-            dependents.push(self.dependent(LaneId(child.lane.0), child.key, &child.body)?);
-            dependents.append(&mut self.dependents(child.children)?);
+            let place = u32::try_from(dependents.len()).ok();
+            dependents.push(Dependent {
+                order: child.order,
+                parent,
+                ..self.dependent(LaneId(child.lane.0), child.key, &child.body)?
+            });
+            self.dependents(child.children, place, dependents)?;
         }
-        Ok(dependents)
+        Ok(())
     }
 
     fn dependent(&self, lane: LaneId, key: [u8; 16], stored: &Bytes) -> Result<Dependent, String> {
@@ -381,6 +428,7 @@ impl Parker {
             write_key: key,
             envelope: stored.to_vec(),
             body: write.body.to_vec(),
+            ..Dependent::default()
         })
     }
 
@@ -414,6 +462,7 @@ impl Parker {
             route: info.route.clone(),
             send: info.send.clone(),
             seq,
+            order: body.order,
             connection: info.connection.clone(),
             operation: info.operation.clone(),
             source: info.source.clone(),

@@ -5,6 +5,7 @@
 //! connection.
 
 use crate::clock::wall_unix_ms_i64;
+use crate::drill::{self, Drills};
 use crate::engine::Body;
 use crate::events::{Events, of_lane};
 use crate::lanes::Lanes;
@@ -85,6 +86,8 @@ pub struct Plugs {
     lanes: Arc<Lanes>,
     events: Events,
     inspections: Mutex<BTreeMap<u32, Inspection>>,
+    /// Connections that are treated as if their destination were away.
+    pub drills: Drills,
 }
 
 /// A request under way.
@@ -140,6 +143,7 @@ impl Plugs {
             lanes,
             events,
             inspections: Mutex::default(),
+            drills: Drills::default(),
         }
     }
 
@@ -224,6 +228,9 @@ impl Plugs {
                 "there is no such connection",
             )));
         };
+        if self.drills.keeps_away(id) {
+            return Err(probe_failure(&fault("drill", drill::WHY)));
+        }
         let open = self
             .open(id, &link)
             .await
@@ -372,6 +379,11 @@ impl Plugs {
                 .saturating_sub(crate::clock::monotonic_ms()),
         );
         let lane = send.lane;
+        let connection = self.connection_of(lane);
+        if connection.is_some_and(|connection| self.drills.keeps_away(connection)) {
+            let away = Outcome::down(Detail::new("drill", drill::WHY));
+            return answered(vec![away; count]);
+        }
         let batch = match batch_of(writes) {
             Ok(batch) => batch,
             Err(detail) => return answered(vec![Outcome::refused(detail); count]),
@@ -416,7 +428,17 @@ impl Plugs {
             }
             _ => {}
         }
+        let connection = self.connection_of(lane);
+        if connection.is_some_and(|connection| self.drills.swallows(connection)) {
+            let lost = Outcome::unknown(Detail::new("drill", "a drill swallowed the reply"));
+            return Answered::Outcomes(vec![lost; answer.outcomes.len()]);
+        }
         Answered::Outcomes(answer.outcomes.into_iter().map(outcome_of).collect())
+    }
+
+    /// The connection a lane sends over.
+    fn connection_of(&self, lane: LaneId) -> Option<ConnectionId> {
+        self.sinks.read().get(&lane.0).map(|spec| spec.connection)
     }
 
     /// Writes an event of the machine into the event log.
@@ -425,6 +447,23 @@ impl Plugs {
         let connection = event.connection.and_then(|id| self.connection_name(id));
         self.events
             .of_machine(&event, lane.as_deref(), connection.as_deref());
+    }
+
+    /// A write was recognised as a repeat: where a person had edited it, that edit has not landed.
+    pub fn repeat_of_an_edit(&self, lane: LaneId, body: &Body) {
+        let Ok(stored) = StoredWrite::decode(body.stored.clone()) else {
+            return;
+        };
+        let edited = stored
+            .attributes
+            .iter()
+            .find(|(id, _)| *id == crate::operator::EDITED)
+            .and_then(|(_, bytes)| Some(i64::from_le_bytes(bytes.as_ref().try_into().ok()?)));
+        if let Some(failed_id) = edited
+            && let Some(info) = self.lanes.get(lane)
+        {
+            self.events.edit_not_applied(&info, failed_id, body.key);
+        }
     }
 
     /// Dependents of a settled write were dropped with it.

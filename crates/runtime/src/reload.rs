@@ -8,6 +8,7 @@
 
 use crate::clock;
 use crate::host::Host;
+use crate::operator::{control, replay};
 use crate::plan::{Copies, Plan, plan_with};
 use crate::plugs::ConnectionSpec;
 use crate::settings;
@@ -231,7 +232,8 @@ impl Host {
             if let Some(wire) = change.next {
                 let lane = change.lane;
                 let moved_below = self.check_target(lane, &wire).await;
-                self.add_lane(wire, moved_below);
+                let held = self.remembered_keys(&wire).await;
+                self.add_lane(wire, moved_below, held);
             }
         }
         wiring.generation = wiring.generation.saturating_add(1);
@@ -325,6 +327,16 @@ impl Host {
             let spec = SourceSpec::of(&plan.config, adapter, planned);
             let known = before.get(&name);
             let counters = known.map_or_else(Arc::default, |state| Arc::clone(&state.counters));
+            let mut routes = routes;
+            if let Some(state) = known {
+                let before = state.acceptor.borrow();
+                for route in &mut routes {
+                    // What is counted about a route goes on under its name.
+                    if let Some(old) = before.routes.iter().find(|old| old.name == route.name) {
+                        route.counts = Arc::clone(&old.counts);
+                    }
+                }
+            }
             let acceptor = self.acceptor(adapter, planned, routes, &counters, generation);
             match known {
                 Some(state) if state.spec == spec => {
@@ -337,11 +349,13 @@ impl Host {
                     stopping.push(Arc::clone(state));
                     let ledger = Arc::clone(&state.ledger);
                     report.adapters_changed.push(name.clone());
-                    start.push((name, AdapterState::new(spec, acceptor, counters, ledger)));
+                    let paused = *state.paused.borrow();
+                    let state = AdapterState::new(spec, acceptor, counters, ledger, paused);
+                    start.push((name, state));
                 }
                 None => {
                     report.adapters_added.push(name.clone());
-                    let state = AdapterState::new(spec, acceptor, counters, Arc::default());
+                    let state = AdapterState::new(spec, acceptor, counters, Arc::default(), false);
                     start.push((name, state));
                 }
             }
@@ -409,6 +423,31 @@ impl Host {
         self.moving.lock().keys().cloned().collect()
     }
 
+    /// Order keys of a lane that wait for a person. Where the ledger cannot be read, nothing is held: the
+    /// ledger's own event says so.
+    async fn remembered_keys(&self, wire: &Wire) -> Vec<u64> {
+        match self.held_keys(&self.plan().config, wire).await {
+            Ok(keys) => keys,
+            Err(error) => {
+                tracing::error!(lane = wire.info.id, %error, "the held order keys could not be read");
+                Vec::new()
+            }
+        }
+    }
+
+    /// What people paused stays so when a lane was taken out and put in again.
+    async fn pause_again(&self) {
+        let ledger = self.ledger.clone();
+        match replay::blocking(move || ledger.paused()).await {
+            Ok(paused) => {
+                for pause in control::pauses(&paused, self.plugs.lanes(), &self.plugs) {
+                    self.engine.input(pause);
+                }
+            }
+            Err(error) => tracing::error!(%error, "what is paused could not be read"),
+        }
+    }
+
     async fn change_lane(&self, change: Change) {
         let lane = change.lane;
         if let Some(leave) = change.out {
@@ -418,7 +457,11 @@ impl Host {
             Some(wire) => {
                 // Durable before anything goes there. If it cannot be, the log has failed and nothing is sent.
                 match self.record_target(lane, &wire, 0).await {
-                    Ok(()) => self.add_lane(wire, 0),
+                    Ok(()) => {
+                        let held = self.remembered_keys(&wire).await;
+                        self.add_lane(wire, 0, held);
+                        self.pause_again().await;
+                    }
                     Err(error) => {
                         tracing::error!(lane = change.name, %error, "the lane's target could not be recorded");
                     }

@@ -33,6 +33,14 @@ pub fn buffer_options(config: &Config) -> Options {
     }
 }
 
+/// The ledger's size.
+pub fn ledger_options(config: &Config) -> consign_ledger::Options {
+    consign_ledger::Options {
+        max_bytes: Some(config.failed.quota.as_bytes()),
+        ..consign_ledger::Options::default()
+    }
+}
+
 /// The host's limits and classes; class 0 is the default.
 pub fn limits(config: &Config) -> HostLimits {
     let classes = (1_u32..)
@@ -221,8 +229,16 @@ pub fn redactor(config: &Config) -> Redactor {
         .collect();
     secrets.sort();
     secrets.dedup();
-    let fields: Vec<String> = config.redact.iter().map(ToString::to_string).collect();
-    Redactor::new(secrets, &[], &fields)
+    // `body.card.number` names a field, `x-token` a header.
+    let (mut fields, mut headers) = (Vec::new(), Vec::new());
+    for name in &config.redact {
+        let name = name.as_str().trim_start_matches('.');
+        match name.strip_prefix("body.") {
+            Some(field) => fields.push(field.to_owned()),
+            None => headers.push(name.trim_start_matches("headers.").to_owned()),
+        }
+    }
+    Redactor::new(secrets, &headers, &fields)
 }
 
 /// The name of the position the host keeps for an adapter's source.

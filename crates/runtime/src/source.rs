@@ -33,6 +33,8 @@ pub struct AdapterState {
     pub source: Mutex<SourceState>,
     /// Why its messages are held, while any are.
     pub held: Arc<Mutex<Option<String>>>,
+    /// Whether an operator paused it.
+    pub paused: watch::Sender<bool>,
     pub(crate) acceptor: watch::Sender<Arc<Acceptor>>,
     pub(crate) spec: SourceSpec,
     pub(crate) stop: watch::Sender<bool>,
@@ -50,6 +52,7 @@ pub(crate) struct SourceSpec {
     offset_tracked: bool,
     cumulative: bool,
     max_in_process: u32,
+    log_discards: bool,
 }
 
 impl SourceSpec {
@@ -76,6 +79,7 @@ impl SourceSpec {
             cumulative: planned.source.delivery
                 == consign_manifest::DeliveryType::OffsetTrackedCumulative,
             max_in_process: adapter.max_in_process,
+            log_discards: adapter.log_discards,
         }
     }
 }
@@ -135,6 +139,9 @@ impl Host {
                         cumulative: spec.cumulative,
                         max_in_process: spec.max_in_process,
                         held: Arc::clone(&state.held),
+                        paused: state.paused.subscribe(),
+                        recent: Arc::clone(&self.recent),
+                        log_discards: spec.log_discards,
                     };
                     let ended = crate::adapter::run(&running, source, events, stop.clone()).await;
                     // A source that ran for a while starts over with short waits.
@@ -196,8 +203,10 @@ impl AdapterState {
         acceptor: Arc<Acceptor>,
         counters: Arc<Counters>,
         ledger: Arc<MessageLedger>,
+        paused: bool,
     ) -> Self {
         Self {
+            paused: watch::Sender::new(paused),
             ledger,
             counters,
             source: Mutex::new(SourceState::Opening),

@@ -11,6 +11,8 @@ pub const LANE_STOPPED: &str = "stopped";
 pub const LANE_ORPHANED: &str = "orphaned";
 /// A source that runs and whose message cannot be accepted now.
 pub const SOURCE_HELD: &str = "held";
+/// A source that runs and that an operator paused.
+pub const SOURCE_PAUSED: &str = "paused";
 
 /// The states of lanes.
 #[must_use]
@@ -49,7 +51,7 @@ pub fn of_gates() -> Vec<&'static str> {
         .collect()
 }
 
-/// The state of a source, unless it is [`SOURCE_HELD`].
+/// The state of a source, unless it is [`SOURCE_HELD`] or [`SOURCE_PAUSED`].
 pub(crate) fn source(state: &SourceState) -> &'static str {
     match state {
         SourceState::Opening => "opening",
@@ -70,7 +72,7 @@ pub fn of_sources() -> Vec<&'static str> {
     };
     std::iter::successors(Some(SourceState::Opening), next)
         .map(|state| source(&state))
-        .chain([SOURCE_HELD])
+        .chain([SOURCE_HELD, SOURCE_PAUSED])
         .collect()
 }
 

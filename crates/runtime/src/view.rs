@@ -1,18 +1,20 @@
 //! The host as its HTTP side and the command line see it.
 
+use crate::acceptance::RouteCounts;
 use crate::clock;
 use crate::counters::MessageOutcome;
 use crate::engine::Snapshot;
 use crate::host::Host;
 use crate::lanes::LaneInfo;
+use crate::operator::{FaultKind, Request};
 use crate::plan::{AdapterPlan, Plan};
 use crate::promises;
 use crate::source::{AdapterState, SourceState};
 use crate::states::{self, RESULTS};
 use consign_buffer::Health;
 use consign_console::{
-    AdapterStatus, BufferStatus, ConnectionStatus, EventQuery, HostView, LaneStatus, Readiness,
-    RecoveryStatus, RouteStatus, Status,
+    AdapterStatus, BufferStatus, CommandError, ConnectionStatus, EventQuery, HostView, LaneStatus,
+    Readiness, RecoveryStatus, RouteStatus, Status,
 };
 use consign_delivery::{LaneId, LaneState, SettleResult};
 use consign_ledger::events::Code;
@@ -20,6 +22,7 @@ use consign_ledger::{EventFilter, Severity};
 use consign_promise::SendLevels;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// A running host, to look at.
 pub struct View {
@@ -58,7 +61,7 @@ impl HostView for View {
             .zip(&plan.adapters)
             .filter_map(|(config, planned)| {
                 let state = running.get(planned.name.as_str())?;
-                let routes = routes(host, &plan, config, planned, &by_name);
+                let routes = routes(host, &plan, config, planned, &by_name, state);
                 Some(adapter(config, planned, state, routes))
             })
             .collect::<Vec<_>>();
@@ -103,6 +106,36 @@ impl HostView for View {
             .iter()
             .map(|event| serde_json::to_value(event).map_err(|error| error.to_string()))
             .collect()
+    }
+
+    async fn command(
+        &self,
+        command: serde_json::Value,
+        who: String,
+    ) -> Result<serde_json::Value, CommandError> {
+        self.asked(command, who).await
+    }
+}
+
+impl View {
+    async fn asked(
+        &self,
+        command: serde_json::Value,
+        who: String,
+    ) -> Result<serde_json::Value, CommandError> {
+        let request: Request = serde_json::from_value(command)
+            .map_err(|error| CommandError::Input(error.to_string()))?;
+        let operator = self
+            .host
+            .operator()
+            .ok_or_else(|| CommandError::Failed("the host is starting: try again".to_owned()))?;
+        operator
+            .call(request, &who)
+            .await
+            .map_err(|fault| match fault.kind {
+                FaultKind::Input => CommandError::Input(fault.message),
+                FaultKind::Failed => CommandError::Failed(fault.message),
+            })
     }
 }
 
@@ -179,7 +212,7 @@ fn orphan(stats: &consign_buffer::LaneStats) -> LaneStatus {
     }
 }
 
-fn result_name(code: u8) -> String {
+pub(crate) fn result_name(code: u8) -> String {
     match code {
         consign_buffer::LOST => states::LOST.to_owned(),
         consign_buffer::PURGED => SettleResult::Purged.name().to_owned(),
@@ -196,7 +229,12 @@ fn adapter(
     state: &AdapterState,
     routes: Vec<RouteStatus>,
 ) -> AdapterStatus {
+    let paused = *state.paused.borrow();
     let (word, why) = match (&*state.source.lock(), &*state.held.lock()) {
+        (SourceState::Running, _) if paused => (
+            states::SOURCE_PAUSED,
+            Some("an operator paused it: consign resume".to_owned()),
+        ),
         (SourceState::Running, Some(why)) => (states::SOURCE_HELD, Some(why.clone())),
         (failed @ SourceState::Failed(why), _) => (states::source(failed), Some(why.clone())),
         (other, _) => (states::source(other), None),
@@ -236,14 +274,17 @@ fn routes(
     config: &consign_config::Adapter,
     planned: &AdapterPlan,
     lanes: &BTreeMap<String, LaneId>,
+    state: &AdapterState,
 ) -> Vec<RouteStatus> {
     let facts = promises::source_facts(&plan.config, config, &planned.source);
     let adapter = &planned.name;
+    let acceptor = Arc::clone(&state.acceptor.borrow());
     config
         .routes
         .iter()
         .zip(&planned.routes)
-        .map(|(route, planned)| {
+        .zip(&acceptor.routes)
+        .map(|((route, planned), target)| {
             let levels = planned.promise.sends.iter().map(|send| {
                 let id = format!("{adapter}/{}/{}", route.name, send.send);
                 let inspection = lanes.get(&id).and_then(|lane| host.plugs.inspection(*lane));
@@ -259,9 +300,22 @@ fn routes(
                     .filter_map(|send| serde_json::to_value(send).ok())
                     .collect(),
                 lines: promise.sends.iter().flat_map(SendLevels::lines).collect(),
+                counts: counts(&target.counts),
             }
         })
         .collect()
+}
+
+fn counts(counts: &RouteCounts) -> BTreeMap<String, u64> {
+    [
+        ("claimed", &counts.claimed),
+        ("transform_failed", &counts.transform_failed),
+        ("no_send", &counts.no_send),
+        ("condition_errors", &counts.condition_errors),
+    ]
+    .into_iter()
+    .map(|(name, count)| (name.to_owned(), count.load(Ordering::Relaxed)))
+    .collect()
 }
 
 fn connections(host: &Host, snapshot: &Snapshot) -> Vec<ConnectionStatus> {

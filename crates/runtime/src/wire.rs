@@ -136,7 +136,16 @@ pub fn wire(
                     .map(|s| s.function.clone());
                 let tracked = planned.source.delivery.is_offset_tracked();
                 let mut wire = Wire {
-                    info: lane_info(adapter, route, send, &id),
+                    info: LaneInfo {
+                        drops_repeats: send_plan.promise.level
+                            == consign_promise::Level::EffectivelyOnce,
+                        slots: planned
+                            .program
+                            .route(index)
+                            .and_then(|r| r.sends.get(number))
+                            .map_or(0, |s| s.templates.len()),
+                        ..lane_info(adapter, route, send, &id)
+                    },
                     sink: SinkSpec {
                         connection,
                         operation: send.operation.to_string(),
@@ -180,6 +189,7 @@ pub fn wire(
                 sends,
                 keep_original: route.keep_original,
                 handler: None,
+                counts: Arc::default(),
             });
         }
         wired.routes.push(routes);
@@ -334,6 +344,11 @@ fn lane_info(
         operation: send.operation.to_string(),
         source: adapter.source.operation.to_string(),
         buffered: send.delivery == Delivery::Buffered,
+        drops_repeats: false,
+        holds_keys: send.after_park == consign_config::AfterPark::HoldKey,
+        skip_releases: send.when_parent_skipped == consign_config::ParentSkipped::Release,
+        ordered: !matches!(send.order, consign_config::Order::None),
+        slots: 0,
     }
 }
 

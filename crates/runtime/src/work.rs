@@ -36,6 +36,10 @@ pub struct Work {
     pub evaluated: Option<Evaluated>,
     /// Which acceptor's routes that was.
     pub generation: u64,
+    /// What the client or the source calls it, for `consign trace`.
+    pub names: Vec<String>,
+    /// Conditions that failed on it, and why it ended where it did.
+    pub notes: Notes,
     /// Direct sends (`route/send`) that accepted; not repeated while the message is held.
     pub direct_done: BTreeSet<String>,
     /// Sends (`route/send`) whose direct parent was given up or set aside: they are not made.
@@ -59,6 +63,17 @@ impl Work {
             _ => MessageOutcome::Accepted,
         }
     }
+}
+
+/// What was noticed about a message on its way through the routes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Notes {
+    /// The route that claimed it, by index.
+    pub route: Option<usize>,
+    /// Why it ended there.
+    pub why: Option<String>,
+    /// Conditions that failed: index of the route, what went wrong.
+    pub condition_errors: Vec<(usize, String)>,
 }
 
 /// What the routes made of a message.

@@ -52,10 +52,7 @@ pub fn run(
     if let Some(level) = &filter.level {
         query.min_level = Some(severity(level)?);
     }
-    let ledger = from
-        .data_dir
-        .map(|dir| open(&dir.join("ledger.db")))
-        .transpose()?;
+    let ledger = from.data_dir.map(crate::session::open_ledger).transpose()?;
     let mut events = read(from.target, ledger.as_ref(), &query)?;
     events.reverse();
     if !follow {
@@ -78,17 +75,6 @@ pub fn run(
         events = read(from.target, ledger.as_ref(), &query)?;
         last = events.last().map_or(last, |event| event.id);
     }
-}
-
-fn open(path: &std::path::Path) -> Result<Ledger, CliError> {
-    if !path.exists() {
-        return Err(CliError::input(format!(
-            "{}: there is no ledger; is this a host's data_dir?",
-            path.display()
-        )));
-    }
-    Ledger::open(path, consign_ledger::Options::default())
-        .map_err(|error| CliError::input(error.to_string()))
 }
 
 fn read(

@@ -1,9 +1,12 @@
 //! One file per command.
 
 pub mod check;
+pub mod control;
 pub mod events;
 pub mod explain;
+pub mod failed;
 pub mod generate;
+pub mod jobs;
 pub mod new;
 pub mod plugins;
 pub mod promises;

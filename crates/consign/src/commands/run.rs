@@ -8,6 +8,9 @@ use std::path::Path;
 use std::sync::Arc;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+/// The file in the data folder that has the token for commands.
+pub const TOKEN_FILE: &str = "token";
+
 pub fn run(file: &Path) -> Result<(), CliError> {
     log_to_stderr();
     let plan = problems::plan_with(file, Copies::InDataDir)?;
@@ -50,10 +53,18 @@ pub fn run(file: &Path) -> Result<(), CliError> {
             }
         })?;
         started(&host, console.as_ref());
-        let served = console.map(|listener| {
-            let view = consign_runtime::view::View::new(Arc::clone(&host));
-            tokio::spawn(consign_console::serve(listener, Arc::new(view), token))
-        });
+        let served = match console {
+            Some(listener) => {
+                let login = login(&host, token)?;
+                let view = consign_runtime::view::View::new(Arc::clone(&host));
+                Some(tokio::spawn(consign_console::serve(
+                    listener,
+                    Arc::new(view),
+                    login,
+                )))
+            }
+            None => None,
+        };
         let clean = until_stopped(&host, file, &mut signals).await?;
         if let Some(served) = served {
             served.abort();
@@ -78,6 +89,23 @@ fn started(host: &Host, console: Option<&tokio::net::TcpListener>) {
         "consign {} started",
         env!("CARGO_PKG_VERSION")
     );
+}
+
+/// What commands must present. Where the operator set no token one is made, readable by the host's
+/// own user alone: whoever can read it could as well write the data folder itself.
+fn login(host: &Host, token: Option<String>) -> Result<consign_console::Login, CliError> {
+    if token.is_some() {
+        return Ok(token.into());
+    }
+    let path = host.plan().config.data_dir().join(TOKEN_FILE);
+    let acting = consign_runtime::token(&path)
+        .map_err(|error| CliError::failed(format!("{}: {error}", path.display())))?;
+    let shown = std::fs::canonicalize(&path).unwrap_or(path);
+    Ok(consign_console::Login {
+        token: None,
+        acting: Some(acting),
+        token_file: Some(shown),
+    })
 }
 
 async fn bind(

@@ -7,15 +7,38 @@ use crate::output::{CliError, Output, table};
 use consign_console::Status;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::io::IsTerminal as _;
+use std::time::Duration;
 
-pub fn run(out: Output, target: &Target) -> Result<(), CliError> {
+/// How often a watching command looks.
+const WATCH_EVERY: Duration = Duration::from_secs(1);
+
+pub fn run(out: Output, target: &Target, watch: bool) -> Result<(), CliError> {
+    if !watch {
+        return out.show(&read(target)?, text);
+    }
+    loop {
+        let status = read(target)?;
+        if out.json {
+            out.text(&serde_json::to_string(&status).map_err(CliError::failed)?)?;
+        } else if std::io::stdout().is_terminal() {
+            // The screen is cleared, so that the newest stands where the last one stood.
+            out.text(&format!("\x1b[2J\x1b[H{}", text(&status)))?;
+        } else {
+            out.text(&text(&status))?;
+        }
+        std::thread::sleep(WATCH_EVERY);
+    }
+}
+
+/// The status document of a running host.
+pub fn read(target: &Target) -> Result<Status, CliError> {
     let value = client::get(target, "/api/v1/status", &[])?;
-    let status: Status = serde_json::from_value(value).map_err(|error| {
+    serde_json::from_value(value).map_err(|error| {
         CliError::failed(format!(
             "the host's status cannot be read: {error}; is it another version?"
         ))
-    })?;
-    out.show(&status, text)
+    })
 }
 
 fn text(status: &Status) -> String {

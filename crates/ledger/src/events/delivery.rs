@@ -43,14 +43,14 @@ pub(super) static ENTRIES: &[Entry] = &[
         "A connection or one target of it takes no writes. Its lanes wait; other targets go on.",
         "See the message: the first failure stands there.",
         "`consign status` shows what waits and how much quota is left.",
-        ["target": "the target, or none for the whole connection", "code": "the first failure's code"]
+        ["outage": "the report's number", "target": "the target, or none for the whole connection", "code": "the first failure's code", "drill": "whether a drill made it"]
     ),
     entry!(
         OutageEnded, Info, "An outage ended",
-        "A write was delivered. The fields add the outage up; `copies_possible` is the most second copies that may exist at destinations which do not drop a repeat.",
+        "Its gate is open again, and everything it held has left its lanes. The fields add the outage up, and `consign outages` keeps them; `copies_possible` is the most second copies that may exist at destinations which do not drop a repeat.",
         "The destination is back.",
         "Nothing, unless `copies_possible` or `parked` is not zero: then `consign events --code may_have_landed` and `consign events --code parked`.",
-        ["target": "the target, or none for the whole connection", "lasted_ms": "how long it lasted", "held": "writes that waited", "resent": "writes sent again", "delivered": "writes delivered since", "sent_unconfirmed": "sent, not confirmed", "parked": "writes parked", "copies_possible": "second copies that may exist"]
+        ["outage": "the report's number", "target": "the target, or none for the whole connection", "lasted_ms": "how long it lasted", "held": "writes that waited", "resent": "writes sent again", "delivered": "writes delivered since", "sent_unconfirmed": "sent, not confirmed", "parked": "writes parked", "copies_possible": "second copies that may exist"]
     ),
     entry!(
         Throttled, Info, "A target asks to wait",
