@@ -298,3 +298,51 @@ pub fn zoo(folder: &std::path::Path) {
     }
     std::fs::copy(library, folder.join("libzoo.so")).unwrap();
 }
+
+/// `consign` against this host, run by this person in the host's folder; its output.
+pub fn consign(host: &Host, who: &str, args: &[&str]) -> std::process::Output {
+    std::process::Command::new(&consign_e2e::built().consign)
+        .args(args)
+        .env("CONSIGN_HOST", host.url(""))
+        .env("CONSIGN_OPERATOR", who)
+        .env_remove("CONSIGN_TOKEN")
+        .current_dir(host.config().parent().unwrap())
+        .output()
+        .unwrap()
+}
+
+/// The same with `--json`: exit code and document (or what was said on stderr, which is one too).
+pub fn json(host: &Host, args: &[&str]) -> (i32, serde_json::Value) {
+    let args: Vec<&str> = args.iter().copied().chain(["--json"]).collect();
+    let output = consign(host, "ann", &args);
+    let text = if output.stdout.is_empty() {
+        &output.stderr
+    } else {
+        &output.stdout
+    };
+    let value = serde_json::from_slice(text)
+        .unwrap_or_else(|e| panic!("{args:?}: {e}\n{}", String::from_utf8_lossy(text)));
+    (output.status.code().unwrap(), value)
+}
+
+/// The document of a command that works.
+pub fn ok(host: &Host, args: &[&str]) -> serde_json::Value {
+    let (code, value) = json(host, args);
+    assert_eq!(code, 0, "{args:?}: {value:#}\n{}", host.log());
+    value
+}
+
+/// Waits until `look` gives something.
+pub async fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let from = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(
+            from.elapsed() < Duration::from_secs(60),
+            "never saw: {what}"
+        );
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
