@@ -35,7 +35,7 @@ impl HostView for Host {
     }
 
     async fn command(&self, command: Value, who: String) -> Result<Value, CommandError> {
-        match command["command"].as_str() {
+        match command.get("command").and_then(Value::as_str) {
             Some("bad") => Err(CommandError::Input("there is no such thing".to_owned())),
             Some("late") => Err(CommandError::Failed("somebody else did".to_owned())),
             _ => Ok(json!({ "asked": command, "who": who })),
@@ -436,5 +436,41 @@ async fn it_is_served_as_the_host_serves_it() {
     let port = listener.local_addr().unwrap().port();
     let served = tokio::spawn(serve(listener, Arc::new(of(busy())), None));
     assert_eq!(get(port, "/api/v1/status").await.code, 200);
+    served.abort();
+}
+
+#[tokio::test]
+async fn commands_always_need_a_token_and_carry_who_asks() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let login = Login {
+        token: None,
+        acting: Some("made-at-start".to_owned()),
+        token_file: Some("/data/token".into()),
+    };
+    let served = tokio::spawn(serve(listener, Arc::new(Host::default()), login));
+    let ask = async |head: &str, body: &str| {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = format!(
+            "POST /api/v1/commands HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n{head}content-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    };
+    let token = "authorization: Bearer made-at-start\r\n";
+    assert!(ask("", "{}").await.starts_with("HTTP/1.1 401"));
+    let wrong = "authorization: Bearer made-at-star\r\n";
+    assert!(ask(wrong, "{}").await.starts_with("HTTP/1.1 401"));
+    let named = format!("{token}x-consign-operator: ann\r\n");
+    assert!(ask(&named, "{}").await.contains(r#""who":"ann""#));
+    assert!(ask(token, "{}").await.contains(r#""who":"api""#));
+    let answer = ask(token, r#"{"command":"bad"}"#).await;
+    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+    let answer = ask(token, r#"{"command":"late"}"#).await;
+    assert!(answer.starts_with("HTTP/1.1 409"), "{answer}");
+    assert!(ask(token, "{").await.starts_with("HTTP/1.1 400"));
     served.abort();
 }
