@@ -42,6 +42,10 @@ pub(crate) fn load_keys(
             let handle = match fs.open(&path, Open::Read) {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {
                     losses.push(format!("key file {} is missing", path.display()));
+                    // What is accepted from now on goes to a new one; appending to this would fail for ever.
+                    if let Some(bucket) = scope.buckets.get_mut(i) {
+                        bucket.file = None;
+                    }
                     continue;
                 }
                 other => other.map_err(at.io("opening", &path))?,

@@ -216,6 +216,7 @@ pub(crate) fn open(
         &dir,
         &options,
         segment_bytes,
+        &sizes,
         &live,
         &mut slots,
         &at,

@@ -119,10 +119,11 @@ pub(crate) fn missing(
                 path.display()
             ));
             sizes.push(LOST_SLOT);
-        } else if busy || at < wanted && found == segment_bytes {
+        } else if busy || at < wanted && found == segment_bytes && recorded == found {
             sizes.push(found);
         } else {
-            // About to be made anew, or removed.
+            // Made anew, or removed: where no checkpoint vouches for the length, the flush that was to make it durable may
+            // have failed.
             sizes.push(0);
         }
     }
@@ -153,6 +154,7 @@ pub(crate) fn make_slots(
     dir: &Path,
     options: &Options,
     bytes: u64,
+    sizes: &[u64],
     live: &[Live],
     slots: &mut Vec<Slot>,
     at: &At<'_>,
@@ -161,7 +163,7 @@ pub(crate) fn make_slots(
     for slot in 0..slots.len().max(wanted) {
         let path = Log::path(dir, slot);
         let busy = live.iter().any(|l| l.slot == slot);
-        let right = slots.get(slot).is_some_and(|s| s.bytes == bytes);
+        let right = sizes.get(slot) == Some(&bytes);
         if busy || (right && slot < wanted) {
             continue;
         }
