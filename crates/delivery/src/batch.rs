@@ -93,6 +93,7 @@ impl Lane {
         let Some(key) = self.keys.get(&order) else {
             return;
         };
+        let released = self.released.contains(&order);
         for seq in key.seqs.iter().skip_while(|seq| **seq <= head) {
             let fits = self
                 .writes
@@ -102,6 +103,7 @@ impl Lane {
                         && !write.alone
                         && write.group == group
                         && *seq <= self.frontier
+                        && (!released || *seq <= self.cursor)
                         // What was never sent may follow, and so may a resend that the destination drops;
                         // one that would be a copy is looked at when it is a head.
                         && (!write.is_maybe()
@@ -145,10 +147,12 @@ impl Lane {
     fn leads_its_key(&self, order: u64, number: u64, trial: bool) -> bool {
         self.is_unordered()
             || self.keys.get(&order).is_some_and(|key| {
+                let released = self.released.contains(&order);
                 key.busy == 0
                     && key
                         .seqs
                         .front()
+                        .filter(|head| !released || **head <= self.cursor)
                         .and_then(|head| self.writes.get(head))
                         .is_some_and(|head| trial || head.group == number)
             })

@@ -60,6 +60,7 @@ impl Delivery {
                 known.push(*fetched);
             }
         }
+        lane.end_releases();
         for fetched in known {
             self.load_maybe(id, fetched.seq, fetched.maybe_since_unix_ms);
             let suspected = self

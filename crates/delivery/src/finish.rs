@@ -349,10 +349,11 @@ impl Delivery {
             return;
         };
         lane.held_full = lane.held.len() > MAX_HELD_KEYS;
-        lane.refresh_key(order);
         if let Some(first) = skipped {
             lane.cursor = lane.cursor.min(first.saturating_sub(1));
+            lane.released.insert(order);
         }
+        lane.refresh_key(order);
         lane.more = true;
         lane.news = true;
         lane.stale_fetch = lane.fetching;

@@ -150,6 +150,9 @@ pub(crate) struct Lane {
     /// Held order keys and the first number skipped for each.
     pub(crate) held: BTreeMap<u64, Option<u64>>,
     pub(crate) held_full: bool,
+    /// Released order keys whose skipped writes are still being fetched again: what the window has
+    /// of them beyond the cursor waits, since an earlier one may be missing.
+    pub(crate) released: BTreeSet<u64>,
     pub(crate) suspects_at_start: BTreeSet<u64>,
     /// Writes a person parks once they are fetched.
     pub(crate) parks_ahead: BTreeSet<u64>,
@@ -203,6 +206,7 @@ impl Lane {
             news: false,
             held,
             held_full: false,
+            released: BTreeSet::new(),
             suspects_at_start: cfg.crash_suspects.iter().copied().collect(),
             parks_ahead: BTreeSet::new(),
             frontier: if cfg.direct.is_some() {
@@ -351,11 +355,15 @@ impl Lane {
 
     pub(crate) fn refresh_key(&mut self, order: u64) {
         let held = self.held.contains_key(&order);
+        let (released, cursor) = (self.released.contains(&order), self.cursor);
         let Some(key) = self.keys.get_mut(&order) else {
             return;
         };
         let head = key.seqs.front().copied().filter(|head| {
-            key.busy == 0 && !held && self.writes.get(head).is_some_and(Pending::is_sendable)
+            key.busy == 0
+                && !held
+                && (!released || *head <= cursor)
+                && self.writes.get(head).is_some_and(Pending::is_sendable)
         });
         if head != key.ready_head {
             if let Some(old) = key.ready_head {

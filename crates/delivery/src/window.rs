@@ -16,6 +16,21 @@ impl Lane {
         self.cfg = cfg;
     }
 
+    /// After a fetch: released keys of which nothing is left beyond the cursor are as any other.
+    pub(crate) fn end_releases(&mut self) {
+        for order in std::mem::take(&mut self.released) {
+            let beyond = self
+                .keys
+                .get(&order)
+                .and_then(|key| key.seqs.back())
+                .is_some_and(|last| *last > self.cursor);
+            if beyond && self.more {
+                self.released.insert(order);
+            }
+            self.refresh_key(order);
+        }
+    }
+
     /// Whether a batch may hold several writes of one order key.
     pub(crate) fn batches_followers(&self) -> bool {
         self.cfg.order != Order::None && self.cfg.batch.kind != BatchKind::Independent
@@ -40,7 +55,8 @@ impl Lane {
         let share = if self.needs_more { 1 } else { 2 };
         let full =
             held > limit / share || self.window_bytes > self.cfg.window_bytes / u64::from(share);
-        if full && !self.writes.is_empty() {
+        // What waits for a skipped write to be fetched again does not keep it from being fetched.
+        if full && !self.writes.is_empty() && self.released.is_empty() {
             return None;
         }
         Some((

@@ -25,7 +25,7 @@ fn a_thousand_seeds_keep_every_promise() {
 }
 
 /// Seeds that failed once, each with what was wrong.
-const MENDED: [(Mix, u64, &str); 21] = [
+const MENDED: [(Mix, u64, &str); 24] = [
     (
         Mix::Plain,
         22,
@@ -113,6 +113,17 @@ const MENDED: [(Mix, u64, &str); 21] = [
         Mix::Full,
         56_880,
         "a person spoke of a write that was not there yet (a fault of the check)",
+    ),
+    (
+        Mix::Full,
+        254_873,
+        "a released key sent what it had in the window before what it had skipped",
+    ),
+    (Mix::Full, 276_421, "the same, under by_key"),
+    (
+        Mix::Full,
+        276_441,
+        "a halted connection with nothing to send (a fault of the check)",
     ),
     (
         Mix::Plain,

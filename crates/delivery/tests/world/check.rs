@@ -326,6 +326,7 @@ impl World {
                 LaneState::GateClosed,
                 LaneState::TargetClosed,
                 LaneState::Throttled,
+                LaneState::Halted,
             ];
             let rests = stats.state == LaneState::Idle
                 || gate.contains(&stats.state)
