@@ -4,9 +4,9 @@ use consign_ledger::{Code, Severity, events};
 use std::collections::BTreeSet;
 
 /// Commands that a page may name.
-const COMMANDS: [&str; 11] = [
+const COMMANDS: [&str; 20] = [
     "run", "check", "test", "explain", "show", "plugins", "promises", "status", "events", "schema",
-    "vrl",
+    "vrl", "failed", "jobs", "outages", "trace", "drill", "pause", "resume", "wait", "new",
 ];
 
 #[test]

@@ -415,7 +415,7 @@ mod tests {
             ".a != 1",
             ".a <= 1 || .a >= 2",
             ".a == \"b = c\"",
-            ".a == 's\'x = 1' # y = 2",
+            ".a == s'x = 1' # y = 2",
             "map_values(.a) -> |v| { v }",
         ] {
             assert!(!assigns(source), "{source}");

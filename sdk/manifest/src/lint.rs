@@ -76,7 +76,10 @@ fn fields(
             ));
         }
     }
-    for (name, property) in properties.into_iter().flatten() {
+    // In order of their names, however the schema holds them.
+    let mut properties: Vec<_> = properties.into_iter().flatten().collect();
+    properties.sort_by_key(|(name, _)| *name);
+    for (name, property) in properties {
         let target = resolve(root, property);
         let documented = [property, target].iter().any(|value| {
             value

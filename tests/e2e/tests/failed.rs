@@ -140,13 +140,23 @@ fn open(folder: &Path) -> rusqlite::Connection {
 }
 
 async fn post(port: u16, body: &str) {
-    let response = reqwest::Client::new()
-        .post(format!("http://127.0.0.1:{port}/in"))
-        .header("content-type", "application/json")
-        .body(body.to_owned())
-        .send()
-        .await
-        .unwrap();
+    let client = reqwest::Client::new();
+    let from = std::time::Instant::now();
+    // The API answers before the source listens.
+    let response = loop {
+        let sent = client
+            .post(format!("http://127.0.0.1:{port}/in"))
+            .header("content-type", "application/json")
+            .body(body.to_owned())
+            .send()
+            .await;
+        match sent {
+            Err(error) if error.is_connect() && from.elapsed() < Duration::from_secs(20) => {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            sent => break sent.unwrap(),
+        }
+    };
     assert!(response.status().is_success(), "{}", response.status());
 }
 

@@ -35,7 +35,7 @@ connections:
   hooks: {{ connector: http, config: {{ listen: "127.0.0.1:{port}" }} }}
   table: {{ connector: sqlite, config: {{ path: ./out.db, busy_timeout: 100ms }} }}
   dead: {{ connector: sqlite, config: {{ path: ./dead.db, busy_timeout: 100ms }} }}
-redact: [card.number]
+redact: [body.card.number]
 adapters:
   hooks:
     source: {{ connection: hooks, operation: http.receive, config: {{ path: /in }} }}
