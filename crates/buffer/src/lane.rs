@@ -101,6 +101,28 @@ impl SpillFile {
     }
 }
 
+/// What lost writes stood for on their file's books.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Books {
+    pub(crate) writes: u64,
+    pub(crate) charge: u64,
+    pub(crate) physical: u64,
+}
+
+impl Books {
+    /// Takes one write off, and what it holds.
+    pub(crate) fn take_off(&mut self, charge: u64, inside: &Held, held: &mut BTreeMap<u32, u64>) {
+        self.writes = self.writes.saturating_sub(1);
+        self.charge = self.charge.saturating_sub(charge);
+        self.physical = self.physical.saturating_sub(physical(charge, inside));
+        for (lane, charge) in inside {
+            if let Some(have) = held.get_mut(lane) {
+                *have = have.saturating_sub(*charge);
+            }
+        }
+    }
+}
+
 /// What a write takes in a file, by charge.
 pub(crate) fn physical(charge: u64, held: &Held) -> u64 {
     held.iter()
@@ -173,6 +195,44 @@ impl Lane {
     pub(crate) fn file_of(&mut self, seq: u64) -> Option<&mut SpillFile> {
         let at = self.files.partition_point(|f| f.last_seq < seq);
         self.files.get_mut(at).filter(|f| f.first_seq <= seq)
+    }
+
+    /// Takes lost writes off the books of their file, or, where an older checkpoint does not know it, of those that
+    /// had its writes before. Returns what was on the books: no more was charged.
+    pub(crate) fn take_off_files(
+        &mut self,
+        number: u64,
+        gone: &[(u64, u64)],
+        mut books: Books,
+        mut held: BTreeMap<u32, u64>,
+    ) -> (u64, Held) {
+        let named = self.files.iter().any(|f| f.number == number);
+        let (mut charge, mut off) = (0, Held::new());
+        for file in &mut self.files {
+            let meets = |(from, to): &(u64, u64)| *from <= file.last_seq && *to >= file.first_seq;
+            if named && file.number != number || !named && !gone.iter().any(meets) {
+                continue;
+            }
+            let writes = books.writes.min(file.live);
+            let own = books.charge.min(file.live_charge);
+            let mut inside = Held::new();
+            for (lane, left) in &mut held {
+                let part = file.held.get(lane).map_or(0, |have| (*left).min(*have));
+                *left -= part;
+                inside.extend((part > 0).then_some((*lane, part)));
+            }
+            let before = file.live_physical;
+            file.take_off(writes, own, &inside);
+            // The books may have said more about the file than its charges do.
+            let after = before.saturating_sub(books.physical);
+            file.live_physical = file.live_physical.min(after);
+            books.writes -= writes;
+            books.charge -= own;
+            books.physical = books.physical.saturating_sub(before - file.live_physical);
+            charge += own;
+            off.extend(inside);
+        }
+        (charge, off)
     }
 
     /// Whether a fetch after `after` has to read spill files.

@@ -7,9 +7,9 @@ use bytes::Bytes;
 use crate::api::{LOST, LaneId, Settlement};
 use crate::core::Core;
 use crate::items::{self, Item};
+use crate::lane::Books;
 use crate::planted::Planted;
 use crate::shared::Op;
-use crate::state::Books;
 use crate::write::{self, Held};
 
 /// Groups in which a verification takes the losses it found into its books.

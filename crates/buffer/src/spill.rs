@@ -12,11 +12,11 @@ use bytes::Bytes;
 use crate::codec::{Put, Take};
 use crate::core::Core;
 use crate::fs::{FileHandle, Open, read_full_at, write_all_at};
+use crate::lane::Books;
 use crate::lane::SpillFile;
 use crate::log::FORMAT_VERSION;
 use crate::planted::Planted;
 use crate::record;
-use crate::state::Books;
 use crate::write::{Held, parse_write};
 
 /// Bytes at the front of a spill file.

@@ -12,20 +12,12 @@ use crate::api::{BufferStats, Health, LOST, LaneId, Lost, Origin, PURGED};
 use crate::error::BufferError;
 use crate::items::Item;
 use crate::keys::Scope;
-use crate::lane::{Entry, Lane, LogPlace, SpilledMeta};
+use crate::lane::{Books, Entry, Lane, LogPlace, SpilledMeta};
 use crate::planted::Planted;
 use crate::write::Held;
 
 /// Sentences about losses kept; beyond it only the counts grow.
 const MAX_LOST_NOTES: usize = 100;
-
-/// What lost writes stood for on their file's books.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Books {
-    pub(crate) writes: u64,
-    pub(crate) charge: u64,
-    pub(crate) physical: u64,
-}
 
 #[derive(Debug)]
 pub(crate) struct State {
@@ -369,17 +361,34 @@ impl State {
         self.reclaim = true;
     }
 
+    /// Writes that a spill file lost leave the books.
+    ///
+    /// Replayed from further back than the checkpoint that named the file, because that one is gone, the log may still
+    /// have some of the writes. Those are not lost, and what the record says they were charged is theirs again.
     fn lose_spilled(
         &mut self,
         number: u32,
         file: u64,
         ranges: &[(u64, u64)],
-        books: Books,
+        mut books: Books,
         held: &Held,
     ) {
         let lane = self.lane_mut(number);
-        let mut lost = 0;
+        let mut held: BTreeMap<u32, u64> = held.iter().copied().collect();
+        let mut gone = Vec::new();
         for &(from, to) in ranges {
+            let mut next = from;
+            for (&seq, entry) in lane.entries.range(from..=to) {
+                let none = Held::new();
+                let inside = entry.held.as_deref().unwrap_or(&none);
+                books.take_off(entry.charge, inside, &mut held);
+                gone.extend((next < seq).then_some((next, seq - 1)));
+                next = seq + 1;
+            }
+            gone.extend((next <= to).then_some((next, to)));
+        }
+        let mut lost = 0;
+        for &(from, to) in &gone {
             lost += (to - from + 1).saturating_sub(lane.settled.count_in(from, to));
             lane.settled.insert_range(from, to);
         }
@@ -387,27 +396,20 @@ impl State {
             return;
         }
         lane.count_outcome(LOST, lost);
-        lane.charged = lane.charged.saturating_sub(books.charge);
-        for &(from, to) in ranges {
-            let gone: Vec<u64> = lane.states.range(from..=to).map(|(s, _)| *s).collect();
-            for seq in gone {
+        for &(from, to) in &gone {
+            let noted: Vec<u64> = lane.states.range(from..=to).map(|(s, _)| *s).collect();
+            for seq in noted {
                 lane.states.remove(&seq);
             }
             lane.spilled.retain(|seq, _| *seq < from || *seq > to);
         }
-        if let Some(f) = lane.files.iter_mut().find(|f| f.number == file) {
-            f.take_off(books.writes, books.charge, held);
-            // The books may have said more about the file than its charges do.
-            let more = books
-                .physical
-                .saturating_sub(crate::lane::physical(books.charge, held));
-            f.live_physical = f.live_physical.saturating_sub(more);
-        }
+        let (charge, held) = lane.take_off_files(file, &gone, books, held);
+        lane.charged = lane.charged.saturating_sub(charge);
         let sentence = format!(
             "lane {}: {lost} writes in spill file {file} are damaged and lost",
             lane.id
         );
-        self.discharge_held(held);
+        self.discharge_held(&held);
         self.lost.writes += lost;
         self.reclaim = true;
         self.note_loss(sentence);
