@@ -211,16 +211,7 @@ pub(crate) fn open(
     }
 
     // Ready to write again.
-    make_slots(
-        fs.as_ref(),
-        &dir,
-        &options,
-        segment_bytes,
-        &sizes,
-        &live,
-        &mut slots,
-        &at,
-    )?;
+    make_slots(fs.as_ref(), &dir, shape, &sizes, &live, &mut slots, &at)?;
     let log = Log {
         slots,
         live: live.into(),
@@ -284,7 +275,7 @@ pub(crate) fn open(
     };
     let first = (run.replayed == 0 && core.log.live.is_empty()).then_some(point.segment);
     begin_run(&mut core, first, damage).map_err(at.io("beginning a run in", &dir))?;
-    vouch_for_log(&mut core, decoded.as_ref(), &sizes, began)
+    vouch_for_log(&mut core, decoded.as_ref(), &sizes, began, damage)
         .map_err(at.io("writing a checkpoint in", &dir))?;
     if !damage {
         core.remove_unknown();
@@ -475,14 +466,18 @@ fn begin_run(core: &mut Core, first: Option<u64>, damage: bool) -> io::Result<()
 
 /// Has a checkpoint say that a run began and what the log's files are, where the one in force does not: from then on a
 /// log that is gone is told from one that never was. What an earlier opening found missing is told by now.
+///
+/// After damage always: that anything pending may have been applied is known from what was found, and the next opening
+/// may find a checkpoint and a log that look whole again.
 fn vouch_for_log(
     core: &mut Core,
     decoded: Option<&Decoded>,
     written: &[u64],
     began: bool,
+    damage: bool,
 ) -> io::Result<()> {
     let sizes = core.log.sizes();
-    if decoded.is_some() && began && written == sizes {
+    if decoded.is_some() && began && written == sizes && !damage {
         return Ok(());
     }
     let payload = {

@@ -4,7 +4,6 @@
 use std::io;
 use std::path::Path;
 
-use crate::api::Options;
 use crate::checkpoint::LOST_SLOT;
 use crate::error::OpenError;
 use crate::fs::{FileHandle, Filesystem, Open, read_full_at, write_all_at};
@@ -152,14 +151,12 @@ pub(crate) fn rewrite_tail(
 pub(crate) fn make_slots(
     fs: &dyn Filesystem,
     dir: &Path,
-    options: &Options,
-    bytes: u64,
+    (wanted, bytes): (usize, u64),
     sizes: &[u64],
     live: &[Live],
     slots: &mut Vec<Slot>,
     at: &At<'_>,
 ) -> Result<(), OpenError> {
-    let wanted = options.log_segments as usize;
     for slot in 0..slots.len().max(wanted) {
         let path = Log::path(dir, slot);
         let busy = live.iter().any(|l| l.slot == slot);

@@ -1,7 +1,9 @@
 //! What a person can do to a stopped host's folder is told as damage, never taken for a new buffer or a torn tail.
 
 use super::*;
+use crate::items::Item;
 use crate::sim::{Cell, Fault, Odds};
+use crate::state::Applied;
 
 /// A folder with ten pending writes in the log, after a crash.
 fn crashed(seed: u64) -> SimFilesystem {
@@ -137,6 +139,63 @@ fn one_flipped_bit_in_a_version_does_not_make_a_file_a_newer_one() {
         let lane = bench.lane();
         assert_eq!(bench.pending(lane).len(), 10);
     }
+}
+
+#[test]
+fn what_may_have_been_applied_after_a_removed_checkpoint_is_known_to_an_opening_that_finds_all_whole()
+ {
+    let fs = crashed(7);
+    let (path, _) = fs.files("checkpoint-").into_iter().next().unwrap();
+    fs.lose_file(&path);
+    let (bench, recovery) = reopen(&fs);
+    assert!(!recovery.lost.is_empty());
+    // Killed before any other checkpoint.
+    drop(bench);
+    fs.reboot(Fault::PowerCut);
+    let (mut bench, recovery) = reopen(&fs);
+    assert!(recovery.lost.is_empty(), "{:?}", recovery.lost);
+    let lane = bench.lane();
+    let mut future = bench.buffer.fetch(lane, 0, 100, 1 << 20);
+    bench.step();
+    let pending = future.try_now().unwrap().unwrap().writes;
+    assert_eq!(pending.len(), 10);
+    assert!(pending.iter().all(|w| w.maybe_since_unix_ms.is_some()));
+}
+
+#[test]
+fn writes_that_the_log_still_has_are_not_lost_with_a_spill_file_that_only_a_lost_checkpoint_named()
+{
+    let (mut bench, _) = reopen(&crashed(8));
+    let lane = bench.lane();
+    let charged = bench.buffer.stats(lane).unwrap().charged_bytes;
+    let lost = Item::Lost {
+        lane: lane.0,
+        file: 1,
+        ranges: vec![(2, 5), (7, 7)],
+        writes: 5,
+        charge: charged / 2,
+        physical: charged / 2,
+        held: vec![],
+    };
+    let at = Applied {
+        segment: 1,
+        payload_offset: 0,
+        bodies: &[],
+    };
+    bench.core.shared.state.lock().apply(vec![lost], &at);
+    let stats = bench.buffer.stats(lane).unwrap();
+    assert_eq!((stats.pending, stats.charged_bytes), (10, charged));
+    let settlements = (1..=10).map(|seq| Settlement {
+        lane,
+        seq,
+        result: 1,
+        release_children: true,
+    });
+    let mut settled = bench.buffer.settle(settlements.collect());
+    (0..5).for_each(|_| bench.step());
+    settled.try_now().unwrap().unwrap();
+    let stats = bench.buffer.stats(lane).unwrap();
+    assert_eq!((stats.pending, stats.charged_bytes), (0, 0));
 }
 
 #[test]
