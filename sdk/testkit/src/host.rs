@@ -17,6 +17,9 @@ use std::time::{Duration, Instant};
 /// How long a host may take to become ready, or to stop, on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long [`Host::start`] waits for sources that are being opened.
+const OPENING: Duration = Duration::from_secs(10);
+
 /// Where the workspace's programs and plugins were built.
 #[derive(Debug)]
 pub struct Built {
@@ -140,7 +143,8 @@ impl Host {
         self.child = Some(child);
     }
 
-    /// Starts and waits until the API answers.
+    /// Starts and waits until the API answers and no source is still being opened; one that fails to open
+    /// is not waited for.
     pub async fn start(&mut self) {
         self.spawn();
         let client = reqwest::Client::new();
@@ -149,7 +153,7 @@ impl Host {
             if let Ok(response) = client.get(self.url("/health/live")).send().await
                 && response.status().is_success()
             {
-                return;
+                break;
             }
             if let Some(status) = self
                 .child
@@ -165,6 +169,17 @@ impl Host {
             );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+        // The API answers first, so that a host whose source hangs can be asked why.
+        let from = Instant::now();
+        while from.elapsed() < OPENING && self.is_opening().await {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn is_opening(&self) -> bool {
+        let status = self.get("/api/v1/status").await.unwrap_or_default();
+        let adapters = status["adapters"].as_array();
+        adapters.is_some_and(|all| all.iter().any(|one| one["state"] == "opening"))
     }
 
     /// Everything it logged so far, over all its lives.
