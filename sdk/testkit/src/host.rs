@@ -178,8 +178,9 @@ impl Host {
 
     async fn is_opening(&self) -> bool {
         let status = self.get("/api/v1/status").await.unwrap_or_default();
-        let adapters = status["adapters"].as_array();
-        adapters.is_some_and(|all| all.iter().any(|one| one["state"] == "opening"))
+        let adapters = status.get("adapters").and_then(Value::as_array);
+        let opening = |one: &Value| one.get("state").is_some_and(|state| state == "opening");
+        adapters.is_some_and(|all| all.iter().any(opening))
     }
 
     /// Everything it logged so far, over all its lives.
