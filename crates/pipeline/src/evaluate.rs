@@ -96,6 +96,17 @@ pub enum OrderKey {
     Key(NonZeroU64),
 }
 
+impl OrderKey {
+    /// The hash as the buffer keeps it; 0 where the lane is strict or unordered.
+    #[must_use]
+    pub fn stored_hash(self) -> u64 {
+        match self {
+            Self::Key(hash) => hash.get(),
+            Self::Strict | Self::None => 0,
+        }
+    }
+}
+
 /// A template or an order key that could not be rendered for this message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RenderError {
@@ -257,7 +268,7 @@ impl Program {
     }
 
     /// Renders what is a send's own for a message as it leaves, without asking its route: for a write
-    /// that a person moves there.
+    /// that a person moves there, or that an error handler diverts.
     ///
     /// # Errors
     /// A template or an order key fails for this message, or there is no such send.
@@ -290,27 +301,6 @@ impl Program {
             }
         });
         claims
-    }
-
-    /// Renders one send's templates and order key for a message that comes to it without its route's
-    /// conditions and transforms: diverted by an error handler.
-    ///
-    /// # Errors
-    /// What could not be rendered, or that there is no such send.
-    pub fn render(
-        &self,
-        route: usize,
-        send: usize,
-        message: &Message,
-    ) -> Result<Rendered, RenderError> {
-        let program = self.routes.get(route).and_then(|r| r.sends.get(send));
-        let Some(program) = program else {
-            return Err(RenderError {
-                message: "there is no such send".to_owned(),
-                place: Place::default(),
-            });
-        };
-        render(program, &mut Event::new(Cow::Borrowed(message)))
     }
 
     fn compute_key(&self, event: &mut Event<'_>) -> Option<String> {

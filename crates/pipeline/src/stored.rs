@@ -126,6 +126,21 @@ impl StoredWrite {
         }
     }
 
+    /// The message it was made from, as it left its route. Shares the memory of the write.
+    #[must_use]
+    pub fn message(&self) -> Message {
+        Message {
+            id: self.message_id,
+            body: self.body.clone(),
+            content_type: self.content_type.clone(),
+            headers: self.headers.clone(),
+            routing_key: self.routing_key.clone(),
+            time_unix_ms: self.time_unix_ms,
+            identity: None,
+            source: self.source.clone(),
+        }
+    }
+
     /// Encodes the write. The body is copied once.
     #[must_use]
     pub fn encode(&self) -> Bytes {

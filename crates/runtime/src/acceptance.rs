@@ -19,7 +19,7 @@ use consign_buffer::{
 };
 use consign_delivery::DirectWrite;
 use consign_pipeline::{
-    BodyDigest, KeyParts, Message, OrderKey, Outcome, Program, StoredWrite, Verdict, key,
+    BodyDigest, KeyParts, Message, Outcome, Program, StoredWrite, Verdict, key,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -314,10 +314,7 @@ impl Acceptor {
                 }),
                 _ => key::random(&mut |bytes| rand::fill(bytes)),
             };
-            let order = match rendered.order {
-                OrderKey::Key(hash) => hash.get(),
-                OrderKey::Strict | OrderKey::None => 0,
-            };
+            let order = rendered.order.stored_hash();
             let stored = StoredWrite::of(message, &matched, rendered, route.keep_original).encode();
             writes.push(Write {
                 send: index,

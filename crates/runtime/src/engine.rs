@@ -7,7 +7,7 @@
 
 use crate::clock;
 use crate::events::Events;
-use crate::handlers::{Decided, Diversion, Handler, Handlers, Report, failed_event, message_of};
+use crate::handlers::{Decided, Diversion, Handler, Handlers, Report, failed_event};
 use crate::outages::Outages;
 use crate::park::{Parker, ToDivert, ToPark};
 use crate::plugs::{Plugs, Submission};
@@ -20,7 +20,7 @@ use consign_delivery::{
     Ticket, WriteNote,
 };
 use consign_ledger::Code;
-use consign_pipeline::WriteKey;
+use consign_pipeline::{StoredWrite, WriteKey};
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::sync::Arc;
@@ -716,9 +716,9 @@ impl Driver {
 
 /// Asks a handler about a write.
 async fn ask(handler: &Handler, parker: &Parker, body: &Body, failure: &Failure) -> Decided {
-    let message = match message_of(&body.stored) {
-        Ok(message) => message,
-        Err(why) => return Decided::Failed(why),
+    let message = match StoredWrite::decode(body.stored.clone()) {
+        Ok(stored) => stored.message(),
+        Err(why) => return Decided::Failed(why.to_string()),
     };
     let key = WriteKey(body.key);
     let unix = |ms: u64| i64::try_from(ms).unwrap_or(i64::MAX);

@@ -8,13 +8,12 @@ use crate::events::{Events, of_lane};
 use crate::functions::{CALL_TIMEOUT, Function, UsedBy, from_function, to_function};
 use crate::lanes::LaneInfo;
 use crate::plan::Plan;
-use bytes::Bytes;
 use consign_buffer::{LaneId, NewWrite};
 use consign_config::{Adapter, OnFailure, Route, Send as SendConfig};
 use consign_ledger::{Code, Event};
 use consign_loader::FunctionMessage;
 use consign_manifest::PluginKind;
-use consign_pipeline::{Matched, Message, OrderKey, Program, StoredWrite, WriteKey, key};
+use consign_pipeline::{Matched, Message, Program, StoredWrite, WriteKey, key};
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -366,7 +365,7 @@ impl Handler {
         };
         let rendered = to
             .program
-            .render(to.route, to.send, &new)
+            .render_send(to.route, to.send, &new)
             .map_err(|error| format!("it diverts to {target}, and there {}", error.message))?;
         let matched = Matched {
             route: to.route,
@@ -374,10 +373,7 @@ impl Handler {
             message: new,
             sends: Vec::new(),
         };
-        let order = match rendered.order {
-            OrderKey::Key(hash) => hash.get(),
-            OrderKey::Strict | OrderKey::None => 0,
-        };
+        let order = rendered.order.stored_hash();
         let now = clock::wall_unix_ms();
         Ok(Diversion {
             target: target.to_owned(),
@@ -392,21 +388,6 @@ impl Handler {
             },
         })
     }
-}
-
-/// The message in a stored write.
-pub fn message_of(stored: &Bytes) -> Result<Message, String> {
-    let stored = StoredWrite::decode(stored.clone()).map_err(|error| error.to_string())?;
-    Ok(Message {
-        id: stored.message_id,
-        body: stored.body,
-        content_type: stored.content_type,
-        headers: stored.headers,
-        routing_key: stored.routing_key,
-        time_unix_ms: stored.time_unix_ms,
-        identity: None,
-        source: stored.source,
-    })
 }
 
 /// Says that a handler failed.

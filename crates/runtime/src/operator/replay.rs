@@ -24,7 +24,7 @@ use consign_delivery::LaneId;
 use consign_ledger::{
     Act, Applied, Claim, Code, Dependent, Done, Error, Event, FailedMessage, Ledger, NewFailed,
 };
-use consign_pipeline::{Message, OrderKey, Rendered, StoredWrite, WriteKey, key};
+use consign_pipeline::{Message, Rendered, StoredWrite, WriteKey, key};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::collections::VecDeque;
@@ -594,25 +594,11 @@ fn child(host: &Host, record: &NewFailed, dependent: &Dependent) -> Result<NewWr
     })
 }
 
-/// The message a stored write was made from, as it left its route.
-fn message_of(stored: &StoredWrite) -> Message {
-    Message {
-        id: stored.message_id,
-        body: stored.body.clone(),
-        content_type: stored.content_type.clone(),
-        headers: stored.headers.clone(),
-        routing_key: stored.routing_key.clone(),
-        time_unix_ms: stored.time_unix_ms,
-        identity: None,
-        source: stored.source.clone(),
-    }
-}
-
 /// The message as its source handed it over.
 pub fn original_of(message: &FailedMessage) -> Result<Message, String> {
     let stored = StoredWrite::decode(Bytes::from(message.record.envelope.clone()))
         .map_err(|error| error.to_string())?;
-    let mut original = message_of(&stored);
+    let mut original = stored.message();
     if let Some(before) = stored.original {
         original.body = before.body;
         original.content_type = before.content_type;
@@ -642,10 +628,7 @@ fn move_to(host: &Host, ready: &mut Ready, to: Option<&str>) -> Result<(), Strin
     ready.writes.push(NewWrite {
         lane: consign_buffer::LaneId(lane.0),
         key: new_key.0,
-        order: match rendered.order {
-            OrderKey::Key(hash) => hash.get(),
-            OrderKey::Strict | OrderKey::None => 0,
-        },
+        order: rendered.order.stored_hash(),
         body,
         created_unix_ms: wall_unix_ms(),
         expires_unix_ms: None,
@@ -678,7 +661,7 @@ pub fn rendered(host: &Host, id: &str, stored: &StoredWrite) -> Result<Rendered,
     let (route, send) = place.ok_or_else(missing)?;
     acceptor
         .program
-        .render_send(route, send, &message_of(stored))
+        .render_send(route, send, &stored.message())
         .map_err(|error| format!("send {id}: {}", error.message))
 }
 
