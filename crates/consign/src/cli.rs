@@ -184,6 +184,11 @@ pub enum Command {
         /// Its name.
         subject: String,
     },
+    /// Have a running host read its configuration file again. With an error in it nothing changes.
+    Reload {
+        #[command(flatten)]
+        target: Target,
+    },
     /// Wait for a running host. Exit code 4 when it does not come in time.
     Wait {
         #[command(flatten)]

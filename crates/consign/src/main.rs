@@ -129,6 +129,7 @@ fn run(cli: Cli) -> Result<(), CliError> {
         Command::Resume { target, subject } => {
             commands::control::switch(out, &target, Request::Resume { subject })
         }
+        Command::Reload { target } => commands::control::reload(out, &target),
         Command::Wait {
             target,
             what,

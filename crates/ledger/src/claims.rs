@@ -295,20 +295,23 @@ impl Ledger {
         })
     }
 
-    /// Deletes failed messages with everything that belongs to them; those under a claim stay.
-    /// Gives how many were deleted.
+    /// Deletes failed messages with everything that belongs to them; those under a claim stay, and
+    /// with a time those that changed at or after it. Gives how many were deleted.
     ///
     /// # Errors
     /// As the file's.
-    pub fn purge(&self, ids: &[i64]) -> Result<u64> {
+    pub fn purge(&self, ids: &[i64], unchanged_since_unix_ms: Option<i64>) -> Result<u64> {
+        let changed_before = unchanged_since_unix_ms.unwrap_or(i64::MAX);
         self.write(|connection| {
             let mut purged = 0;
             for &id in ids {
                 let row: Option<(i64, String)> = connection
                     .prepare_cached(
-                        "DELETE FROM failed WHERE id = ? AND state <> 'claimed' RETURNING cause, state",
+                        "DELETE FROM failed
+                         WHERE id = ?1 AND state <> 'claimed' AND changed_unix_ms < ?2
+                         RETURNING cause, state",
                     )?
-                    .query_row([id], |row| Ok((row.get(0)?, row.get(1)?)))
+                    .query_row((id, changed_before), |row| Ok((row.get(0)?, row.get(1)?)))
                     .optional()?;
                 if let Some((cause, state)) = row {
                     causes::count_moved(connection, cause, state_of(&state)?, None)?;

@@ -80,21 +80,6 @@ impl Ledger {
             )
         })
     }
-
-    /// Deletes events older than a time and gives how many: retention, which somebody must have
-    /// asked for. An event of an episode that is not over stays.
-    ///
-    /// # Errors
-    /// As the file's.
-    pub fn delete_events_before(&self, unix_ms: i64) -> Result<u64> {
-        self.write(|connection| {
-            let deleted = connection.execute(
-                "DELETE FROM events WHERE at_unix_ms < ?1 AND id NOT IN (SELECT event FROM episodes)",
-                [unix_ms],
-            )?;
-            Ok(deleted as u64)
-        })
-    }
 }
 
 pub(crate) fn append(connection: &Connection, event: &Event) -> Inside<i64> {

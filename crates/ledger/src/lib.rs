@@ -33,6 +33,7 @@ mod park;
 mod query;
 mod redact;
 mod reserve;
+mod retention;
 mod sink;
 mod switches;
 

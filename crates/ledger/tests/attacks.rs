@@ -249,7 +249,7 @@ fn at_its_own_limit_the_reserve_lands_and_then_it_blocks() {
     // What is needed to get out of it works: reading, and purging.
     let ids = ledger.failed_ids(&FailedFilter::default()).unwrap();
     assert_eq!(ids.len() as u64, landed);
-    assert_eq!(ledger.purge(&ids[..30]).unwrap(), 30);
+    assert_eq!(ledger.purge(&ids[..30], None).unwrap(), 30);
     assert!(matches!(ledger.park(&large).unwrap(), Parked::New(_)));
     assert_eq!(ledger.refill_reserve(), ReserveState::Held);
     drop(ledger);

@@ -99,7 +99,7 @@ fn ids_are_never_used_again_after_retention() {
     let last = ledger
         .append(&[event(Code::HostStarted, 1), event(Code::HostStopped, 2)])
         .unwrap();
-    assert_eq!(ledger.delete_events_before(100).unwrap(), 2);
+    assert_eq!(ledger.delete_events_before(100, 1_000).unwrap(), 2);
     drop(ledger);
     let ledger = Ledger::open(&file(&dir), options()).unwrap();
     assert!(ledger.append(&[event(Code::HostStarted, 3)]).unwrap() > last);
@@ -112,13 +112,29 @@ fn retention_keeps_what_is_not_over() {
         .episode_open("payments", &event(Code::SourceBlocked, 1))
         .unwrap();
     ledger.append(&[event(Code::HostStarted, 2)]).unwrap();
-    assert_eq!(ledger.delete_events_before(100).unwrap(), 1);
+    assert_eq!(ledger.delete_events_before(100, 1_000).unwrap(), 1);
     assert_eq!(
         ledger.events(&EventFilter::default()).unwrap()[0]
             .event
             .code,
         Code::SourceBlocked
     );
+}
+
+#[test]
+fn retention_deletes_the_oldest_first_and_a_bounded_number() {
+    let (_dir, ledger) = ledger();
+    ledger
+        .episode_open("payments", &event(Code::SourceBlocked, 1))
+        .unwrap();
+    let events: Vec<Event> = (2..12).map(|at| event(Code::HostStarted, at)).collect();
+    ledger.append(&events).unwrap();
+    assert_eq!(ledger.delete_events_before(100, 3).unwrap(), 3);
+    assert_eq!(ledger.delete_events_beyond(6, 1_000).unwrap(), 2);
+    assert_eq!(ledger.delete_events_beyond(6, 1_000).unwrap(), 0);
+    let kept = ledger.events(&EventFilter::default()).unwrap();
+    let times: Vec<i64> = kept.iter().map(|e| e.event.at_unix_ms).collect();
+    assert_eq!(times, [1, 7, 8, 9, 10, 11]);
 }
 
 #[test]

@@ -153,7 +153,7 @@ fn counts_by_cause_are_kept_on_every_change() {
         .finish(&claim(4, Act::Move), &Done::Moved, 2)
         .unwrap();
     assert_eq!(waiting(), 3);
-    assert_eq!(ledger.purge(&[ids[5], ids[0], 999]).unwrap(), 2);
+    assert_eq!(ledger.purge(&[ids[5], ids[0], 999], None).unwrap(), 2);
     let cause = &ledger.causes(false).unwrap()[0];
     assert_eq!((cause.waiting, cause.total), (2, 6));
     let parked = FailedFilter {

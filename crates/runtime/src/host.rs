@@ -14,6 +14,8 @@ use crate::plan::{AdapterPlan, Plan};
 use crate::plugs::{ConnectionSpec, Plugs};
 use crate::recent::Recent;
 use crate::recovered::{report_lost_ledger, report_recovery};
+use crate::reload::ConfigSource;
+use crate::retention;
 use crate::settings;
 use crate::source::{AdapterState, SourceSpec, Sources};
 use crate::steps::Steps;
@@ -91,6 +93,7 @@ pub struct Host {
     tasks: Mutex<Vec<JoinHandle<()>>>,
     driver: Mutex<Option<JoinHandle<()>>>,
     operator: OnceLock<Operator>,
+    pub(crate) config_source: OnceLock<ConfigSource>,
 }
 
 /// What is wired at the moment, by number.
@@ -221,6 +224,7 @@ impl Host {
             tasks: Mutex::default(),
             driver: Mutex::new(Some(driver)),
             operator: OnceLock::new(),
+            config_source: OnceLock::new(),
         });
         for (number, (spec, used)) in &wired.connections {
             host.add_connection(&plan.config, *number, spec, *used);
@@ -260,6 +264,7 @@ impl Host {
         operator.resume_jobs().await;
         let (of, reports) = (Arc::clone(&host), Arc::clone(&outages));
         host.own(tokio::spawn(report_outages(of, reports)));
+        host.own(tokio::spawn(retention::keep(Arc::clone(&host), operator)));
         for name in names {
             host.start_source(&name);
         }

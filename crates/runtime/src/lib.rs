@@ -30,6 +30,7 @@ mod promises;
 mod recent;
 mod recovered;
 pub mod reload;
+mod retention;
 mod settings;
 mod source;
 mod staging;

@@ -1,7 +1,8 @@
 //! Outage reports: what a connection or a target being away came to.
 //!
 //! A report opens when a gate closes because of an outage. It ends when the gate is open again and
-//! everything that its lanes held by then has left them. Counts are taken from the buffer, whose
+//! everything that its lanes held by then has left them; where nothing is held, half-open is enough,
+//! because no canary comes before the next write. Counts are taken from the buffer, whose
 //! outcomes outlive the process, so a report goes on over a restart.
 
 use crate::clock::wall_unix_ms_i64;
@@ -258,7 +259,7 @@ impl Outages {
             }
         }
         let of = |result: SettleResult| sums.get(&result.code()).copied().unwrap_or(0);
-        let open = is_open(snapshot, &one.outage, &self.lanes);
+        let open = is_open(snapshot, &one.outage, &self.lanes, held);
         let report = &mut one.outage.report;
         report.resent = resent;
         report.delivered_as_repeat = of(SettleResult::DeliveredAsRepeat);
@@ -384,8 +385,11 @@ fn resends(snapshot: &Snapshot, lane: LaneId) -> u64 {
         .map_or(0, |stats| stats.counts.resends)
 }
 
-/// Whether the gates that the outage closed are open again.
-fn is_open(snapshot: &Snapshot, outage: &Outage, lanes: &Lanes) -> bool {
+/// Whether the gates that the outage closed are open again, or would be tried by the next write where
+/// none is held.
+fn is_open(snapshot: &Snapshot, outage: &Outage, lanes: &Lanes, held: u64) -> bool {
+    let passes =
+        |gate: GateState| gate == GateState::Open || gate == GateState::HalfOpen && held == 0;
     // A connection or target that this configuration no longer has is not away.
     let of_connection = lanes
         .all()
@@ -398,7 +402,7 @@ fn is_open(snapshot: &Snapshot, outage: &Outage, lanes: &Lanes) -> bool {
     let Some(connection) = of_connection else {
         return true;
     };
-    if connection.gate != GateState::Open {
+    if !passes(connection.gate) {
         return false;
     }
     outage.target.as_ref().is_none_or(|name| {
@@ -406,6 +410,6 @@ fn is_open(snapshot: &Snapshot, outage: &Outage, lanes: &Lanes) -> bool {
             .targets
             .iter()
             .filter(|(target, _)| target == name)
-            .all(|(_, gate)| *gate == GateState::Open)
+            .all(|(_, gate)| passes(*gate))
     })
 }

@@ -19,7 +19,7 @@ use consign_delivery::{ConnectionId, Input, LaneId};
 use consign_ledger::{Code, Event};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -107,6 +107,16 @@ impl Reloaded {
     }
 }
 
+/// Where a host reads its configuration again.
+pub struct ConfigSource {
+    /// The file.
+    pub path: PathBuf,
+    /// What its secrets are filled in from.
+    pub environment: Arc<dyn Environment + Send + Sync>,
+    /// Where copies of plugins go.
+    pub copies: Copies,
+}
+
 /// Why nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReloadError {
@@ -132,18 +142,25 @@ struct Change {
 }
 
 impl Host {
-    /// Puts the configuration in `path` in force. Checked whole first: with an error nothing changes. Every
-    /// way it ends is an event.
+    /// Says where the configuration is read from at a reload. The first one counts.
+    pub fn reloads_from(&self, source: ConfigSource) {
+        let _ = self.config_source.set(source);
+    }
+
+    /// Reads the configuration again and puts it in force. Checked whole first: with an error nothing
+    /// changes. Every way it ends is an event.
     ///
     /// # Errors
     /// [`ReloadError`]: nothing has changed.
-    pub async fn reload(
-        self: &Arc<Self>,
-        path: &Path,
-        environment: Arc<dyn Environment + Send + Sync>,
-        copies: Copies,
-    ) -> Result<Reloaded, ReloadError> {
-        let ended = self.try_reload(path, environment, copies).await;
+    pub async fn reload(self: &Arc<Self>) -> Result<Reloaded, ReloadError> {
+        let Some(source) = self.config_source.get() else {
+            let why = "this host was not started from a file: there is nothing to read again";
+            return Err(ReloadError::Failed(why.to_owned()));
+        };
+        let path = source.path.as_path();
+        let ended = self
+            .try_reload(path, Arc::clone(&source.environment), source.copies)
+            .await;
         let event = |code| {
             Event::new(code, clock::wall_unix_ms_i64()).field("config", path.display().to_string())
         };

@@ -540,3 +540,146 @@ async fn nobody_acts_without_the_token() {
     assert!(output.stdout.is_empty());
     serde_json::from_slice::<Value>(&output.stderr).expect("errors are JSON under --json");
 }
+
+/// A table without a key behind a drill that throws answers away: what is parked may have landed.
+const PLAIN: &str = r#"  plain:
+    source: { connection: hooks, operation: http.receive, config: { path: /plain } }
+    routes:
+      - name: all
+        send:
+          - id: plain
+            connection: spare
+            operation: sqlite.write
+            config: { table: p, columns: { id: "{{ .body.id }}" } }
+            on_ambiguous: park
+"#;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_edit_of_a_write_that_may_have_landed_asks_which_key_it_gets() {
+    let scene = Scene::prepared(PLAIN);
+    let config = std::fs::read_to_string(scene.host.config()).unwrap();
+    let config = config.replacen(
+        "connections:\n",
+        "connections:\n  spare: { connector: sqlite, config: { path: ./spare.db } }\n",
+        1,
+    );
+    std::fs::write(scene.host.config(), config).unwrap();
+    let spare = rusqlite::Connection::open(scene.path("spare.db")).unwrap();
+    spare.execute_batch("CREATE TABLE p (id TEXT)").unwrap();
+    let scene = scene.run().await;
+    let drill = [
+        "drill",
+        "--connection",
+        "spare",
+        "--for",
+        "2s",
+        "--swallow-replies",
+        "--yes",
+    ];
+    scene.ok(&drill);
+    let client = reqwest::Client::new();
+    let url = format!("http://127.0.0.1:{}/plain", scene.port);
+    for id in ["a", "b"] {
+        let body = json!({ "id": id });
+        let sent = client.post(&url).json(&body).send().await.unwrap();
+        assert!(sent.status().is_success());
+    }
+    let lines = scene.parked(2).await;
+    assert!(
+        lines.iter().all(|line| line["reason"] == "may_have_landed"),
+        "{lines:#?}"
+    );
+    scene.ok(&["wait", "calm", "--timeout", "60s"]);
+
+    let (first, second) = (lines[0]["id"].to_string(), lines[1]["id"].to_string());
+    let body = scene.path("edited.json");
+    std::fs::write(&body, r#"{"id": "edited"}"#).unwrap();
+    let body = body.display().to_string();
+    let edit = |id: &str, more: &[&str]| {
+        let args = ["failed", "edit", id, "--body-file", &body];
+        scene.json(&args.iter().chain(more).copied().collect::<Vec<_>>())
+    };
+    let (code, why) = edit(&first, &[]);
+    assert_eq!(code, 2, "{why:#}");
+    let why = why.to_string();
+    for said in [
+        "may have landed",
+        "--same-key",
+        "--new-key",
+        "is a further write",
+    ] {
+        assert!(why.contains(said), "{said}: {why}");
+    }
+    let key = |id: &str| scene.ok(&["failed", "show", id])["write_key"].clone();
+    let (key_1, key_2) = (key(&first), key(&second));
+    assert_eq!(edit(&first, &["--same-key"]).0, 0);
+    assert_eq!(edit(&second, &["--new-key"]).0, 0);
+    assert_eq!(key(&first), key_1);
+    assert_ne!(key(&second), key_2);
+    scene.ok(&["failed", "send-again", &first, &second]);
+    drained(&scene.host).await;
+    let count = |id: &str| -> i64 {
+        let sql = "SELECT count(*) FROM p WHERE id = ?";
+        spare.query_row(sql, [id], |row| row.get(0)).unwrap()
+    };
+    // This table drops no repeats: both landed in the drill, and both edits are further rows.
+    assert!(count("a") >= 1 && count("b") >= 1);
+    assert_eq!(count("edited"), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_nobody_acts_on_is_kept_until_retention_ends_and_its_end_is_told() {
+    let scene = Scene::prepared("");
+    let config = std::fs::read_to_string(scene.host.config()).unwrap();
+    let mut scene = scene.run().await;
+    scene.post(r#"{"id": "old", "amount": 250}"#).await;
+    scene.post(r#"{"id": "skipped", "amount": 250}"#).await;
+    let lines = scene.parked(2).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(
+        scene.parked(2).await.len(),
+        2,
+        "retention is off by default"
+    );
+
+    // A skip changes the message: its time begins again.
+    std::fs::write(
+        scene.host.config(),
+        format!("failed: {{ retention: 15s }}\n{config}"),
+    )
+    .unwrap();
+    let skipped = lines[1]["id"].to_string();
+    scene.ok(&["failed", "skip", &skipped]);
+    let skipped_at = Instant::now();
+    scene.host.kill();
+    scene.host.start().await;
+    let from = Instant::now();
+    while scene.ok(&["failed", "list"]).as_array().unwrap().len() == 2 {
+        assert!(
+            from.elapsed() < Duration::from_secs(40),
+            "{}",
+            scene.host.log()
+        );
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let left = scene.ok(&["failed", "list"]);
+    if skipped_at.elapsed() < Duration::from_secs(15) {
+        assert_eq!(left[0]["id"].to_string(), skipped, "{left:#}");
+    }
+    let from = Instant::now();
+    while scene.ok(&["failed", "list"]) != json!([]) {
+        assert!(
+            from.elapsed() < Duration::from_secs(40),
+            "{}",
+            scene.host.log()
+        );
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let told = scene.ok(&["events", "--code", "failed_expired"]);
+    let sum = |name: &str| -> u64 {
+        let of = |event: &Value| event["fields"][name].as_u64().unwrap();
+        told.as_array().unwrap().iter().map(of).sum()
+    };
+    assert_eq!((sum("count"), sum("waiting")), (2, 1), "{told:#}");
+    assert_eq!(scene.rows().len(), 0);
+}

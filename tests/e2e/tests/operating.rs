@@ -13,7 +13,7 @@ use common::{consign, drained, eventually, json, ok, read_table};
 use consign_e2e::{Host, free_port};
 use serde_json::{Value, json as value};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Takes the folder of files away. A plain file takes its name, or the next start would make a new one.
 fn away(folder: &Path) {
@@ -352,4 +352,44 @@ async fn a_pause_holds_over_a_restart_and_says_who_made_it() {
     assert_eq!(host.stop(), Some(0));
     assert_eq!(json(&host, &["outages"]).0, 3);
     assert_eq!(json(&host, &["wait", "live", "--timeout", "300ms"]).0, 4);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watched_status_follows_the_host_and_ends_with_it() {
+    use std::io::{BufRead as _, BufReader};
+    let folder = tempfile::tempdir().unwrap();
+    let port = free_port();
+    let mut host = host(folder.path(), port);
+    host.start().await;
+    let mut watch = std::process::Command::new(&consign_e2e::built().consign)
+        .args(["status", "--watch", "--json"])
+        .env("CONSIGN_HOST", host.url(""))
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (seen, received) = std::sync::mpsc::channel::<Value>();
+    let lines = BufReader::new(watch.stdout.take().unwrap()).lines();
+    let reader = std::thread::spawn(move || {
+        for line in lines.map_while(Result::ok) {
+            drop(seen.send(serde_json::from_str(&line).unwrap()));
+        }
+    });
+    let accepted = |status: &Value| status["adapters"][0]["outcomes"]["accepted"].as_u64();
+    let patience = Duration::from_secs(30);
+    assert_eq!(
+        accepted(&received.recv_timeout(patience).unwrap()).unwrap_or(0),
+        0
+    );
+    post(port, "w", &value!({ "kind": "row", "id": "w" })).await;
+    let from = Instant::now();
+    while accepted(&received.recv_timeout(patience).unwrap()) != Some(1) {
+        assert!(from.elapsed() < patience, "the watch does not follow");
+    }
+    assert_eq!(host.stop(), Some(0));
+    let ended = watch.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(3), "the host is gone");
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(said.contains("no host answers"), "{said}");
+    reader.join().unwrap();
 }

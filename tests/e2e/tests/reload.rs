@@ -222,3 +222,44 @@ async fn a_send_that_is_taken_away_with_a_backlog_is_an_orphan_and_comes_back() 
     assert_once(&ids(folder.path(), "two.db"), &accepted);
     assert_once(&ids(folder.path(), "one.db"), &accepted);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reload_by_command_says_what_changed_or_what_is_wrong_and_where() {
+    let folder = tempfile::tempdir().unwrap();
+    let port = free_port();
+    let mut host = Host::new(folder.path(), &config(port, &[send("keep", "one", "")]));
+    host.start().await;
+    rewrite(&host, &config(port, &[send("keep", "nowhere", "")]));
+    let (code, why) = common::json(&host, &["reload"]);
+    assert_eq!(code, 2, "{why:#}");
+    let why = why.to_string();
+    assert!(
+        why.contains("nowhere") && why.contains("consign.yaml:"),
+        "{why}"
+    );
+
+    rewrite(
+        &host,
+        &config(port, &[send("keep", "one", ""), send("more", "two", "")]),
+    );
+    let report = common::ok(&host, &["reload"]);
+    assert_eq!(
+        report["sends_added"],
+        serde_json::json!(["hooks/all/more"]),
+        "{report:#}"
+    );
+    assert_eq!(report["changes"].as_u64(), Some(1), "{report:#}");
+    let said = common::consign(&host, "ann", &["reload"]);
+    let said = String::from_utf8(said.stdout).unwrap();
+    assert!(said.contains("0 changes"), "{said}");
+    common::post(
+        &reqwest::Client::new(),
+        &format!("http://127.0.0.1:{port}/in"),
+        "x",
+    )
+    .await;
+    drained(&host).await;
+    assert!(ids(folder.path(), "two.db").contains_key("x"));
+    let events = common::ok(&host, &["events", "--code", "operator_acted"]);
+    assert!(events.to_string().contains("ann reloaded"), "{events:#}");
+}

@@ -208,6 +208,19 @@ pub fn switch(out: Output, target: &Target, request: Request) -> Result<(), CliE
     })
 }
 
+/// `consign reload`.
+pub fn reload(out: Output, target: &Target) -> Result<(), CliError> {
+    let answer = client::command(target, &Request::Reload)?;
+    out.show(&answer, |answer| {
+        let warnings = answer["warnings"].as_array().into_iter().flatten();
+        let lines = std::iter::once(&answer["sentence"]).chain(warnings);
+        lines
+            .filter_map(Value::as_str)
+            .collect::<Vec<_>>()
+            .join("\n")
+    })
+}
+
 /// `consign wait`.
 pub fn wait(
     out: Output,

@@ -2,7 +2,7 @@
 
 use crate::output::{CliError, Kind};
 use crate::problems;
-use consign_runtime::reload::ReloadError;
+use consign_runtime::reload::{ConfigSource, ReloadError};
 use consign_runtime::{Copies, Host, StartError};
 use std::path::Path;
 use std::sync::Arc;
@@ -52,6 +52,11 @@ pub fn run(file: &Path) -> Result<(), CliError> {
                 CliError::new(Kind::Input, error.to_string())
             }
         })?;
+        host.reloads_from(ConfigSource {
+            path: file.to_owned(),
+            environment: Arc::new(problems::Surroundings),
+            copies: Copies::InDataDir,
+        });
         started(&host, console.as_ref());
         let served = match console {
             Some(listener) => {
@@ -207,10 +212,7 @@ async fn until_stopped(
 /// Reads the file again. The log says what changed, or what is wrong with it.
 async fn reload(host: &Arc<Host>, file: &Path) {
     tracing::info!(config = %file.display(), "SIGHUP: the configuration is read again");
-    match host
-        .reload(file, Arc::new(problems::Surroundings), Copies::InDataDir)
-        .await
-    {
+    match host.reload().await {
         Ok(report) => {
             for warning in &report.warnings {
                 tracing::warn!("{warning}");

@@ -95,6 +95,7 @@ codes! {
     HandlerBlocked = "handler_blocked",
     ReplayOvertakes = "replay_overtakes",
     EditNotApplied = "edit_not_applied",
+    FailedExpired = "failed_expired",
     BufferFailed = "buffer_failed",
     BufferCorruption = "buffer_corruption",
     BufferTailCut = "buffer_tail_cut",

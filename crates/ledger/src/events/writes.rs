@@ -101,4 +101,11 @@ pub(super) static ENTRIES: &[Entry] = &[
         "To have the edited body there as a further write, edit it with a new key; the first copy stays.",
         ["failed_id": "the failed message", "write_key": "the write"]
     ),
+    entry!(
+        FailedExpired, Warn, "Failed messages were deleted because their time was over",
+        "They had not changed for as long as `failed.retention` says. Those that still waited for a person are gone with their writes and never count as delivered.",
+        "`failed.retention` is set.",
+        "Nothing, if that is what you want. Otherwise raise or remove `failed.retention`, act sooner, or keep a copy: `consign failed export`.",
+        ["count": "how many", "waiting": "how many of them waited for a person", "retention": "how long they were kept", "first_id": "the first one", "last_id": "the last one"]
+    ),
 ];

@@ -7,6 +7,7 @@ use crate::clock::wall_unix_ms_i64;
 use crate::host::Host;
 use crate::lanes::Lanes;
 use crate::plugs::Plugs;
+use crate::reload::ReloadError;
 use consign_delivery::{Act, ConnectionId, Input, LaneId};
 use consign_ledger::{Code, Event, Switch};
 use serde_json::json;
@@ -172,6 +173,29 @@ pub async fn pause(host: &Arc<Host>, text: &str, paused: bool, who: &str) -> Ans
         record(host, event.message(text)).await;
     }
     Ok(json!({ "subject": name, "state": word, "changed": changed }))
+}
+
+/// Reloads the configuration file.
+pub async fn reload(host: &Arc<Host>, who: &str) -> Answer {
+    let report = host.reload().await.map_err(|error| match &error {
+        ReloadError::Rejected(problems) => {
+            let each: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            Fault::input(format!("{error}\n{}", each.join("\n")))
+        }
+        ReloadError::Busy(_) | ReloadError::Failed(_) => Fault::failed(error),
+    })?;
+    let text = format!("{who} reloaded the configuration");
+    record(
+        host,
+        acted("reload", who, report.changes(), None).message(text),
+    )
+    .await;
+    let mut answer = json!(report);
+    if let Some(answer) = answer.as_object_mut() {
+        answer.insert("changes".to_owned(), json!(report.changes()));
+        answer.insert("sentence".to_owned(), json!(report.sentence()));
+    }
+    Ok(answer)
 }
 
 /// Starts a drill; it ends by itself.

@@ -63,6 +63,25 @@ impl Operator {
         *self.turn.lock().await = true;
     }
 
+    /// Deletes failed messages whose time is over, one batch between two acts of people.
+    pub(crate) async fn expire(&self, host: &Host, ids: &[i64], unchanged_since: i64) -> Vec<i64> {
+        let mut gone = Vec::with_capacity(ids.len());
+        for batch in ids.chunks(replay::BATCH) {
+            let closed = self.turn.lock().await;
+            if *closed {
+                break;
+            }
+            let acted = replay::purge(host, batch, Some(unchanged_since)).await;
+            gone.extend(
+                acted
+                    .into_iter()
+                    .filter(|(_, done)| done.is_ok())
+                    .map(|(id, _)| id),
+            );
+        }
+        gone
+    }
+
     fn start_job(&self, host: &Arc<Host>, id: i64) {
         let job = jobs::run(Arc::clone(host), Arc::clone(&self.turn), id);
         host.own(tokio::spawn(job));
@@ -129,6 +148,12 @@ impl Operator {
             }
             Request::Pause { subject } => control::pause(&host, &subject, true, who).await,
             Request::Resume { subject } => control::pause(&host, &subject, false, who).await,
+            Request::Reload => {
+                let who = who.to_owned();
+                let work = tokio::spawn(async move { control::reload(&host, &who).await });
+                work.await
+                    .unwrap_or_else(|_| Err(Fault::failed("the host is stopping")))
+            }
             Request::Drill {
                 connection,
                 for_ms,
@@ -348,7 +373,7 @@ impl Offline {
                 (Act::Skip, Done::Skipped)
             }
             _ => {
-                return match ledger.purge(&[id]).map_err(ended)? {
+                return match ledger.purge(&[id], None).map_err(ended)? {
                     0 => Err(format!("failed message {id} is claimed or not there")),
                     _ => Ok(()),
                 };

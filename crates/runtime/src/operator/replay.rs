@@ -231,7 +231,7 @@ pub async fn act(host: &Host, act: Bulk, ids: &[i64], to: Option<&str>, who: &st
             .collect()
     };
     let Some(claimed_act) = act_of(act) else {
-        return purge(host, ids, who).await;
+        return purge(host, ids, None).await;
     };
     let (parker, list) = (std::sync::Arc::clone(&host.parker), ids.to_vec());
     let settling = match blocking(move || Ok(parker.settling_among(&list))).await {
@@ -773,14 +773,14 @@ fn dropped_event(record: &NewFailed, reason: &str) -> Event {
         ))
 }
 
-/// Deletes messages with everything that belongs to them.
-async fn purge(host: &Host, ids: &[i64], _who: &str) -> Vec<Acted> {
+/// Deletes failed messages; with a time, only those that have not changed since.
+pub async fn purge(host: &Host, ids: &[i64], unchanged_since: Option<i64>) -> Vec<Acted> {
     let mut acted = Vec::with_capacity(ids.len());
     for &id in ids {
         let ledger = host.ledger.clone();
         let purged = blocking(move || {
             let message = ledger.failed_message(id)?;
-            Ok((message, ledger.purge(&[id])?))
+            Ok((message, ledger.purge(&[id], unchanged_since)?))
         })
         .await;
         let result = match purged {

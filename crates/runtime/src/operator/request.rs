@@ -115,6 +115,8 @@ pub enum Request {
         /// Its name.
         subject: String,
     },
+    /// Reads the configuration file again and puts it in force.
+    Reload,
     /// Treats a connection as if its destination were away.
     Drill {
         /// The connection.
