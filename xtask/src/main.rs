@@ -53,6 +53,15 @@ enum Command {
         #[arg(last = true)]
         args: Vec<String>,
     },
+    /// Kills, outages, a full disk and people who act, all at once, for minutes; then everything is counted.
+    Soak {
+        /// For how long.
+        #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
+        minutes: u64,
+        /// Which happenings, in which order.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
     /// Write every generated file.
     Gen {
         /// Write nothing; fail with the difference where a file is stale.
@@ -117,6 +126,7 @@ fn dispatch(command: Command) -> Result<()> {
             run(host.args(args))
         }
         Command::Test { args } => test::test(&workspace, &args),
+        Command::Soak { minutes, seed } => test::soak(&workspace, minutes, seed),
         Command::Gen { check } => generated::generate(&workspace, check),
         Command::Conformance(options) => conformance::conformance(&workspace, &options),
         Command::Demo(options) => demo::demo(&workspace, &options),

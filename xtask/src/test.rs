@@ -38,6 +38,21 @@ pub fn test(workspace: &Workspace, extra: &[String]) -> Result<()> {
     }
 }
 
+/// Builds host and plugins, and runs the soak for so many minutes. It starts its own services.
+pub fn soak(workspace: &Workspace, minutes: u64, seed: u64) -> Result<()> {
+    system::ensure_build_needs()?;
+    build_workspace(workspace)?;
+    let mut command = cargo_command();
+    command
+        .current_dir(&workspace.root)
+        .args(["test", "--package", "consign-e2e", "--test", "soak"])
+        .args(["--", "--ignored", "--nocapture"])
+        .env("CONSIGN_SOAK_SECONDS", (minutes * 60).to_string())
+        .env("CONSIGN_SOAK_SEED", seed.to_string());
+    set_environment(workspace, &BTreeMap::new(), &mut command)?;
+    run(&mut command)
+}
+
 fn run_tests(
     workspace: &Workspace,
     started: &BTreeMap<String, Started>,
