@@ -1,5 +1,6 @@
 //! What callers hand in and get back: plain data, no behaviour beyond small helpers.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -331,8 +332,21 @@ pub struct Lost {
     /// Files that a checkpoint names and the folder does not have, or has only in part: spill files, log segments,
     /// the other checkpoint.
     pub files: u64,
+    /// The bytes that were set aside, place by place; as many as there may be notes.
+    pub places: Vec<Place>,
     /// One sentence for each place.
     pub notes: Vec<String>,
+}
+
+/// A stretch of a file whose bytes do not check.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The file, from the buffer's folder on.
+    pub file: PathBuf,
+    /// Where the stretch begins.
+    pub offset: u64,
+    /// How long it is.
+    pub bytes: u64,
 }
 
 impl Lost {

@@ -27,7 +27,7 @@ const HEAD: usize = 64;
 pub(crate) const MIN_SLOT_BYTES: u64 = 16 << 10;
 pub(crate) const FIRST_SLOT_BYTES: u64 = 1 << 20;
 /// A checkpoint larger than this is not one.
-const MAX_SLOT_BYTES: u64 = 4 << 30;
+pub(crate) const MAX_SLOT_BYTES: u64 = 4 << 30;
 
 /// What a checkpoint changes in the state once it is durable.
 #[derive(Debug, Default)]
@@ -358,6 +358,16 @@ fn parse_copy(buf: &[u8]) -> SlotFound {
             payload: payload.to_vec(),
         },
         None => SlotFound::None,
+    }
+}
+
+/// The generation of one copy, if it checks.
+pub(crate) fn copy_generation(buf: &[u8]) -> Option<u64> {
+    match parse_copy(buf) {
+        SlotFound::Valid { generation, .. } => Some(generation),
+        // Refused by opening, with the version.
+        SlotFound::Newer(_) => Some(u64::MAX),
+        SlotFound::None | SlotFound::Missing => None,
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::api::{Health, Options};
@@ -301,7 +301,13 @@ impl Core {
     }
 
     /// Copies bytes that do not check to `quarantine/`, for a person. Best effort: the loss is counted either way.
-    pub(crate) fn quarantine(&self, file: &dyn FileHandle, name: &str, from: u64, to: u64) {
+    pub(crate) fn quarantine(
+        &self,
+        file: (&dyn FileHandle, &Path),
+        name: &str,
+        from: u64,
+        to: u64,
+    ) {
         crate::salvage::quarantine(
             self.fs.as_ref(),
             &self.dir,

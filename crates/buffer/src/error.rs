@@ -8,7 +8,7 @@ use crate::api::LaneId;
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Another process holds the folder. Stop it, or give this host a folder of its own.
-    #[error("{} is in use by process {pid}; stop it or give this host another data_dir", dir.display())]
+    #[error("{} is in use by {}; stop it or give this host another data_dir", dir.display(), holder(*pid))]
     Locked {
         /// The folder.
         dir: PathBuf,
@@ -25,6 +25,20 @@ pub enum OpenError {
         /// The newest version this code reads.
         supported: u32,
     },
+    /// There is no buffer in the folder. Name a host's data_dir.
+    #[error("{} has no buffer", dir.display())]
+    NoBuffer {
+        /// The folder.
+        dir: PathBuf,
+    },
+    /// The folder has no lane of this name. Name one that it has.
+    #[error("there is no lane {lane:?}; there are {}", known.join(", "))]
+    NoLane {
+        /// The name that was asked for.
+        lane: String,
+        /// Those there are.
+        known: Vec<String>,
+    },
     /// The options make no buffer. Fix the configuration.
     #[error("{0}")]
     Options(String),
@@ -39,6 +53,13 @@ pub enum OpenError {
         #[source]
         source: std::io::Error,
     },
+}
+
+fn holder(pid: u32) -> String {
+    match pid {
+        0 => "another process".into(),
+        _ => format!("process {pid}"),
+    }
 }
 
 /// Why a buffer did not do what was asked.

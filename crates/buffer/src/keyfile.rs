@@ -29,7 +29,8 @@ pub(crate) fn load_keys(
     state: &mut State,
     at: &At<'_>,
 ) -> Result<(), OpenError> {
-    let mut losses = Vec::new();
+    let (mut losses, mut places) = (Vec::new(), Vec::new());
+    let shown = |path: &Path| path.strip_prefix(dir).unwrap_or(path).to_path_buf();
     for (number, scope) in (0u32..).zip(&mut state.scopes) {
         for i in 0..scope.buckets.len() {
             let Some(file) = scope.buckets.get(i).and_then(|b| b.file) else {
@@ -61,17 +62,23 @@ pub(crate) fn load_keys(
                             scope.restore(i, (key, body));
                         }
                     }
-                    Step::Damage { offset, next } => losses.push(format!(
-                        "{} bytes of accepted keys in {} are damaged: a redelivery may come through as a copy",
-                        next - offset,
-                        path.display()
-                    )),
+                    Step::Damage { offset, next } => {
+                        places.push((shown(&path), offset, next - offset));
+                        losses.push(format!(
+                            "{} bytes of accepted keys in {} at {offset} are damaged: a redelivery may come through as a copy",
+                            next - offset,
+                            shown(&path).display()
+                        ));
+                    }
                 }
             }
         }
     }
     for loss in losses {
         state.note_loss(loss);
+    }
+    for (file, offset, bytes) in places {
+        state.note_place(file, offset, bytes);
     }
     Ok(())
 }

@@ -89,7 +89,6 @@ mod checkpoint;
 mod codec;
 mod compact;
 mod core;
-mod envelope;
 mod error;
 mod fetch;
 mod finish;

@@ -106,6 +106,11 @@ pub(crate) fn parse_header(buf: &[u8]) -> HeaderFound {
         .unwrap_or(HeaderFound::None)
 }
 
+/// Which of a header's two copies check.
+pub(crate) fn header_copies(buf: &[u8]) -> [bool; 2] {
+    [Some(buf), buf.get(SECOND_COPY..)].map(|copy| copy.and_then(parse_copy).is_some())
+}
+
 pub(crate) struct Slot {
     pub(crate) file: Box<dyn FileHandle>,
     pub(crate) bytes: u64,

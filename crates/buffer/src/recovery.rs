@@ -23,9 +23,9 @@ use crate::shared::Shared;
 use crate::state::State;
 
 /// A segment smaller than this is mostly header.
-const MIN_SEGMENT_BYTES: u64 = 16 << 10;
+pub(crate) const MIN_SEGMENT_BYTES: u64 = 16 << 10;
 /// Fewer segments leave nothing between the one in use, the reserve and the one being freed.
-const MIN_SEGMENTS: u32 = 4;
+pub(crate) const MIN_SEGMENTS: u32 = 4;
 /// Where the first segment's records begin.
 const START: LogPoint = LogPoint {
     segment: 1,
@@ -413,7 +413,8 @@ fn replay(
         }
         for (from, to) in damaged {
             let name = format!("log-{}", segment.header.number);
-            quarantine(fs, at.dir, slot.file.as_ref(), &name, from, to, state);
+            let file = (slot.file.as_ref(), path.as_path());
+            quarantine(fs, at.dir, file, &name, from, to, state);
         }
     }
     Ok(tail)

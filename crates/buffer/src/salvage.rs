@@ -168,7 +168,7 @@ impl Core {
 pub(crate) fn quarantine(
     fs: &dyn Filesystem,
     dir: &Path,
-    file: &dyn FileHandle,
+    (file, path): (&dyn FileHandle, &Path),
     name: &str,
     from: u64,
     to: u64,
@@ -176,6 +176,9 @@ pub(crate) fn quarantine(
 ) {
     let bytes = to.saturating_sub(from);
     state.lost.quarantined_bytes += bytes;
+    let place = path.strip_prefix(dir).unwrap_or(path).to_path_buf();
+    let shown = place.display().to_string();
+    state.note_place(place, from, bytes);
     let folder = dir.join("quarantine");
     let path = folder.join(format!("{name}-{from}.bin"));
     let copy = || -> io::Result<()> {
@@ -192,6 +195,6 @@ pub(crate) fn quarantine(
         Err(e) => format!("no copy could be made: {e}"),
     };
     state.note_loss(format!(
-        "{bytes} bytes of {name} at {from} do not check; {copied}"
+        "{bytes} bytes of {shown} at {from} do not check; {copied}"
     ));
 }

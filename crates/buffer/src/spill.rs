@@ -428,7 +428,8 @@ impl Core {
         if let Some(handle) = opened {
             for (offset, next) in bad {
                 let name = format!("spill-{number:08x}-{file_number:016x}");
-                self.quarantine(handle.as_ref(), &name, offset, next);
+                let path = self.spill_path(number, file_number);
+                self.quarantine((handle.as_ref(), &path), &name, offset, next);
             }
         }
         let held: Held = rest.held.iter().map(|(l, c)| (*l, *c)).collect();

@@ -4,11 +4,12 @@
 //! Applying is idempotent: a checkpoint may already contain effects of records after its replay point.
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
 
 use bytes::Bytes;
 use tokio::sync::watch;
 
-use crate::api::{BufferStats, Health, LOST, LaneId, Lost, Origin, PURGED};
+use crate::api::{BufferStats, Health, LOST, LaneId, Lost, Origin, PURGED, Place};
 use crate::error::BufferError;
 use crate::items::Item;
 use crate::keys::Scope;
@@ -133,6 +134,17 @@ impl State {
         tracing::error!(target: "consign::buffer", "{sentence}");
         if self.lost.notes.len() < MAX_LOST_NOTES {
             self.lost.notes.push(sentence);
+        }
+    }
+
+    /// Remembers where bytes did not check.
+    pub(crate) fn note_place(&mut self, file: PathBuf, offset: u64, bytes: u64) {
+        if self.lost.places.len() < MAX_LOST_NOTES {
+            self.lost.places.push(Place {
+                file,
+                offset,
+                bytes,
+            });
         }
     }
 

@@ -40,6 +40,10 @@ pub trait Filesystem: Send + Sync {
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
     /// Takes the folder's lock file without waiting, and writes our process id into it.
     fn lock(&self, path: &Path) -> io::Result<LockOutcome>;
+    /// As [`lock`](Self::lock), for looking only: writes nothing, and a lock file that is missing counts as held.
+    fn lock_to_look(&self, path: &Path) -> io::Result<LockOutcome> {
+        self.lock(path)
+    }
     /// A number nobody can guess: salts and nothing else.
     fn entropy(&self) -> u64;
 }

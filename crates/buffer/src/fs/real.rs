@@ -68,11 +68,21 @@ impl Filesystem for RealFilesystem {
                 file.write_all(std::process::id().to_string().as_bytes())?;
                 Ok(LockOutcome::Held(Box::new(file)))
             }
-            Err(TryLockError::WouldBlock) => {
-                let mut text = String::new();
-                let _ = file.read_to_string(&mut text);
-                Ok(LockOutcome::HeldBy(text.trim().parse().unwrap_or(0)))
+            Err(TryLockError::WouldBlock) => Ok(LockOutcome::HeldBy(holder(&mut file))),
+            Err(TryLockError::Error(e)) => Err(e),
+        }
+    }
+
+    fn lock_to_look(&self, path: &Path) -> io::Result<LockOutcome> {
+        let mut file = match File::open(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                return Ok(LockOutcome::Held(Box::new(())));
             }
+            other => other?,
+        };
+        match file.try_lock() {
+            Ok(()) => Ok(LockOutcome::Held(Box::new(file))),
+            Err(TryLockError::WouldBlock) => Ok(LockOutcome::HeldBy(holder(&mut file))),
             Err(TryLockError::Error(e)) => Err(e),
         }
     }
@@ -81,6 +91,19 @@ impl Filesystem for RealFilesystem {
         // RandomState is seeded by the operating system; two of them make the per-thread counter irrelevant.
         RandomState::new().build_hasher().finish()
             ^ RandomState::new().build_hasher().finish().rotate_left(32)
+    }
+}
+
+/// The process that a lock file names, or 0: one that only looks takes the lock and leaves the last host's number.
+fn holder(file: &mut File) -> u32 {
+    let mut text = String::new();
+    let _ = file.read_to_string(&mut text);
+    let pid: u32 = text.trim().parse().unwrap_or(0);
+    let alive = Path::new("/proc").join(pid.to_string()).exists();
+    if alive || !Path::new("/proc/self").exists() {
+        pid
+    } else {
+        0
     }
 }
 
