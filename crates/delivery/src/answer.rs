@@ -98,15 +98,15 @@ impl Delivery {
             .filter(|(_, outcome)| outcome.reaction() == Reaction::Refused)
             .count();
         let split = kind == BatchKind::Atomic && rows.len() > 1 && refused > 1;
-        if split {
-            self.split(lane_id, &request.seqs);
-        }
+        let mut refused_seqs = Vec::new();
         let mut failed_before = request.by_operator;
         for (seq, outcome) in &rows {
             let reaction = outcome.reaction();
-            if matches!(reaction, Reaction::Delivered | Reaction::HandedOver)
-                || (split && reaction == Reaction::Refused)
-            {
+            if matches!(reaction, Reaction::Delivered | Reaction::HandedOver) {
+                continue;
+            }
+            if split && reaction == Reaction::Refused {
+                refused_seqs.push(*seq);
                 continue;
             }
             let collateral = match kind {
@@ -123,6 +123,10 @@ impl Delivery {
                 Charge::Own
             };
             self.fail(&ended, *seq, outcome, reaction, charge);
+        }
+        // After the others: one of them that may have been applied keeps a sealed batch whole.
+        if split {
+            self.split(lane_id, &refused_seqs);
         }
         self.resolve_canary(&ended, &rows, delivered);
         self.check_halt(lane_id);
@@ -164,11 +168,14 @@ impl Delivery {
                 _ => continue,
             };
             delivered |= result != SettleResult::SentUnconfirmed;
+            if result != SettleResult::DeliveredAsRepeat {
+                self.check_window(ended.lane, *seq);
+            }
             self.land(ended.lane, *seq);
             self.settle(ended.lane, *seq, result, Dependents::Release);
         }
         if delivered {
-            self.evidence(ended.target);
+            self.evidence(ended.target, ended.sent_mark);
         }
         delivered
     }
@@ -275,11 +282,9 @@ impl Delivery {
             write.tries = write.tries.saturating_add(1);
             write.uncharged = write.uncharged.saturating_add(1);
             write.last_try_failed |= write.last_try;
+            let mark = self.mark;
             if let Some(target) = self.targets.get_mut(&ended.target) {
-                target.suspects.insert((id, seq));
-                if target.failing.len() < SUSPECT_WRITES {
-                    target.failing.insert((id, seq));
-                }
+                target.suspect((id, seq), mark);
             }
         }
         let gate = self.close_gates(ended, outcome, reaction, charged);
@@ -288,7 +293,7 @@ impl Delivery {
             return;
         }
         if self.has(Bug::ChargesWithoutEvidence) && counts {
-            self.evidence(ended.target);
+            self.evidence(ended.target, u64::MAX);
         }
         if self.has(Bug::ParksOnOutage) && reaction == Reaction::TargetFailed {
             self.finish(id, seq, ParkReason::AttemptsSpent);

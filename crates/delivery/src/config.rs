@@ -237,7 +237,8 @@ pub struct LaneConfig {
     pub inspected: bool,
     /// The durable send frontier: writes up to it may be sent at once. 0 for a new lane.
     pub frontier: u64,
-    /// Wall time of that frontier, 0 for none: a clock behind it has gone back.
+    /// Wall time of that frontier, 0 for none: a clock behind it has gone back. A lane of direct
+    /// sends has no frontier: the latest wall time that is durable anywhere in the host.
     pub frontier_wall_unix_ms: u64,
     /// Order keys held by parked writes (`after_park: hold_key`), from Failed messages.
     pub held_keys: Vec<u64>,

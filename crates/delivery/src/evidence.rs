@@ -8,22 +8,41 @@ use crate::note::WriteNote;
 use crate::output::ParkReason;
 
 impl Delivery {
-    /// A write of this target was delivered: failures before it count, its interruption is over.
-    pub(crate) fn evidence(&mut self, number: u32) {
+    /// A write of this target was delivered by a request sent at `sent_mark`: failures before that
+    /// count, and its interruption is over.
+    pub(crate) fn evidence(&mut self, number: u32, sent_mark: u64) {
         let Some(target) = self.targets.get_mut(&number) else {
             return;
         };
         target.interrupted = false;
         target.delivered_ms = Some(self.now_ms);
         target.vanished.clear();
-        let failing = std::mem::take(&mut target.failing);
-        let suspects = std::mem::take(&mut target.suspects);
-        let ambiguous = std::mem::take(&mut target.ambiguous);
         let clock = target.open_clock(self.now_ms);
-        for (lane, seq) in suspects {
-            // When others failed beside it, its last try may have met an outage.
-            let alone = failing.iter().all(|other| *other == (lane, seq));
-            self.charge(lane, seq, clock, alone);
+        let mut judged = Vec::new();
+        for (write, failures) in &mut target.suspects {
+            if failures.first < sent_mark {
+                // When others failed beside it, its last try may have met an outage.
+                let alone = target.failing.keys().all(|other| other == write);
+                judged.push((*write, failures.last < sent_mark, alone));
+                failures.first = failures.last;
+            }
+        }
+        target
+            .suspects
+            .retain(|_, failures| failures.last >= sent_mark);
+        target.failing.retain(|_, mark| *mark >= sent_mark);
+        let ambiguous: Vec<(LaneId, u64)> = target
+            .ambiguous
+            .extract_if(.., |_, mark| *mark < sent_mark)
+            .map(|(write, _)| write)
+            .collect();
+        for ((lane, seq), whole, alone) in judged {
+            if whole {
+                self.charge(lane, seq, clock, u32::MAX, alone);
+            } else {
+                // It failed again since that request left: one failure was before it for certain.
+                self.charge(lane, seq, clock, 1, false);
+            }
         }
         for (id, seq) in ambiguous {
             let Some(write) = self
@@ -42,8 +61,9 @@ impl Delivery {
         }
     }
 
-    /// The failures of one write count now.
-    fn charge(&mut self, id: LaneId, seq: u64, clock: u64, alone: bool) {
+    /// At most `count` failures of one write count now; all of them may be the verdict on its last
+    /// try, if it failed alone.
+    fn charge(&mut self, id: LaneId, seq: u64, clock: u64, count: u32, alone: bool) {
         let Some(lane) = self.lanes.get_mut(&id) else {
             return;
         };
@@ -54,22 +74,23 @@ impl Delivery {
             return;
         };
         let note = &mut write.note;
-        note.attempts = note.attempts.saturating_add(write.uncharged);
-        write.uncharged = 0;
+        let charged = write.uncharged.min(count);
+        note.attempts = note.attempts.saturating_add(charged);
+        write.uncharged -= charged;
         if let Some(mark) = write.age_mark {
             note.open_gate_age_ms = note
                 .open_gate_age_ms
                 .saturating_add(clock.saturating_sub(mark));
             write.age_mark = Some(clock);
         }
-        let too_old = policy
-            .max_age_ms
-            .is_some_and(|limit| note.open_gate_age_ms >= limit);
-        let spent = too_old || note.attempts >= policy.max_attempts;
+        let too_old = write.is_too_old(&policy);
+        let spent = write.is_spent(&policy);
         if write.phase != Phase::Held {
             lane.stuck.remove(&seq);
         }
-        if write.last_try_failed && !alone {
+        if write.last_try_failed && write.uncharged > 0 {
+            // A later delivery tells about the last try.
+        } else if write.last_try_failed && !alone {
             write.last_try_failed = false;
         } else if write.last_try_failed {
             let reason = if too_old {
@@ -87,7 +108,7 @@ impl Delivery {
             }
         } else if spent {
             // One last try, alone: a companion of its batch may have been the culprit.
-            note.set(WriteNote::SPENT, true);
+            write.note.set(WriteNote::SPENT, true);
             write.alone = true;
             hurries = matches!(write.phase, Phase::Backoff { .. });
         }

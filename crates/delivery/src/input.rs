@@ -22,7 +22,8 @@ pub enum Input {
     /// exists: remove it first, or let it leave its target, then add it.
     AddLane(Box<LaneConfig>),
     /// Stop sending; [`crate::Output::LaneRemoved`] follows once nothing of it is in flight or
-    /// waits for durability. What is pending stays in the buffer.
+    /// waits for durability. What is pending stays in the buffer. A lane that leaves its target
+    /// goes as [`Input::LeaveTarget`] says.
     RemoveLane {
         /// Which.
         lane: LaneId,

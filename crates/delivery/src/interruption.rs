@@ -34,21 +34,39 @@ impl Lane {
         if self.contradicted || write.note.has(WriteNote::WINDOW_PASSED) {
             return RepeatNow::Copy;
         }
-        let window_ms = match (window_ms, self.inspected_window_ms) {
-            (Some(declared), Some(found)) => Some(declared.min(found)),
-            (declared, found) => declared.or(found),
-        };
-        let Some(window_ms) = window_ms else {
+        let Some(window_ms) = self.narrowest(window_ms) else {
             return RepeatNow::Free;
         };
-        let age_ms = write.maybe_age.map_or(u64::MAX, |age| {
-            age.age_ms.saturating_add(now_ms.saturating_sub(age.at_ms))
-        });
-        if age_ms >= window_ms.saturating_sub(margin_ms) {
+        if write.maybe_age_ms(now_ms) >= window_ms.saturating_sub(margin_ms) {
             RepeatNow::JustPassed
         } else {
             RepeatNow::Free
         }
+    }
+
+    /// The window as declared or as inspected, whichever is shorter.
+    fn narrowest(&self, declared_ms: Option<u64>) -> Option<u64> {
+        match (declared_ms, self.inspected_window_ms) {
+            (Some(declared), Some(found)) => Some(declared.min(found)),
+            (declared, found) => declared.or(found),
+        }
+    }
+
+    /// How long the destination recognises a repeat; `None` where it does for ever or never does.
+    pub(crate) fn window_ms(&self) -> Option<u64> {
+        match self.cfg.repeat {
+            Repeat::Dropped { window_ms, .. } if !self.contradicted => self.narrowest(window_ms),
+            _ => None,
+        }
+    }
+}
+
+impl Pending {
+    /// How long ago it may have been applied first; the longest time there is when nobody knows.
+    fn maybe_age_ms(&self, now_ms: u64) -> u64 {
+        self.maybe_age.map_or(u64::MAX, |age| {
+            age.age_ms.saturating_add(now_ms.saturating_sub(age.at_ms))
+        })
     }
 }
 
@@ -105,6 +123,32 @@ impl Delivery {
         }
     }
 
+    /// A write is delivered, and not as a repeat. Left in time, its resend may have reached the
+    /// destination after the window all the same: then it may be a second copy, which is told.
+    pub(crate) fn check_window(&mut self, id: LaneId, seq: u64) {
+        let now_ms = self.now_ms;
+        let late = self.lanes.get(&id).is_some_and(|lane| {
+            let window_ms = lane.window_ms();
+            lane.writes.get(&seq).is_some_and(|write| {
+                write.resend
+                    && !write.note.has(WriteNote::WINDOW_PASSED)
+                    && window_ms.is_some_and(|window_ms| write.maybe_age_ms(now_ms) >= window_ms)
+            })
+        });
+        if late {
+            self.tell_late_repeat(id, seq);
+        }
+    }
+
+    pub(crate) fn tell_late_repeat(&mut self, id: LaneId, seq: u64) {
+        self.lane_event(
+            EventCode::WindowPassed,
+            id,
+            seq,
+            "a resend that left inside the window was answered after it: it may be a second copy",
+        );
+    }
+
     /// Notes one more resend; the write waits until that is durable.
     fn note_resend(&mut self, id: LaneId, seq: u64) {
         if let Some(lane) = self.lanes.get_mut(&id) {
@@ -124,7 +168,7 @@ impl Delivery {
         sent_ms: u64,
         sent_unix_ms: u64,
     ) -> bool {
-        let now_ms = self.now_ms;
+        let (now_ms, mark) = (self.now_ms, self.mark);
         let Some(lane) = self.lanes.get_mut(&id) else {
             return false;
         };
@@ -166,7 +210,7 @@ impl Delivery {
                 .is_some_and(|charged| charged == u64::MAX || charged == interruption);
         if was_resend && on_ambiguous != OnAmbiguous::Retry {
             write.note.set(WriteNote::AMBIGUOUS, true);
-            target.ambiguous.insert((id, seq));
+            target.ambiguous.insert((id, seq), mark);
         }
         match on_ambiguous {
             OnAmbiguous::Park if exhausted => {
@@ -197,7 +241,7 @@ impl Delivery {
     /// Takes up what is known of a fetched write that may have been applied.
     pub(crate) fn load_maybe(&mut self, id: LaneId, seq: u64, maybe_since_unix_ms: Option<u64>) {
         let (now_ms, wall_unix_ms) = (self.now_ms, self.wall_unix_ms);
-        let back_ms = self.clock_back_ms;
+        let (back_ms, mark) = (self.clock_back_ms, self.mark);
         let Some(lane) = self.lanes.get_mut(&id) else {
             return;
         };
@@ -238,7 +282,7 @@ impl Delivery {
         }
         if ambiguous && lane.cfg.on_ambiguous != OnAmbiguous::Retry {
             if let Some(target) = self.targets.get_mut(&lane.target) {
-                target.ambiguous.insert((id, seq));
+                target.ambiguous.insert((id, seq), mark);
             }
             if lane.cfg.on_ambiguous == OnAmbiguous::Park {
                 self.finish(id, seq, ParkReason::MayHaveLanded);

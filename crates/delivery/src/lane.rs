@@ -265,7 +265,7 @@ impl Lane {
         }
         let order = self.order_of(fetched.order);
         let note = fetched.note;
-        let write = Pending {
+        let mut write = Pending {
             order,
             bytes: fetched.bytes,
             expires_unix_ms: fetched.expires_unix_ms,
@@ -295,6 +295,7 @@ impl Lane {
             ghost: None,
             give_up_at_ms: None,
         };
+        write.regain(&self.cfg.policy);
         if let Some(expires) = write.expires_unix_ms {
             self.expiries.insert((expires, seq));
         }

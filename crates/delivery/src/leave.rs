@@ -16,6 +16,8 @@ impl Delivery {
             lane.removing = true;
         } else {
             lane.leaving_until_ms = Some(until_ms);
+            // A removal that was under way waits for less.
+            lane.removing = false;
             // Whatever is pending up to the frontier is looked at: after an unclean exit it may
             // have been applied. A fetch that is out keeps what it finds only if it may have been.
             self.timers.insert((until_ms, Timer::Leave(id)));

@@ -75,6 +75,7 @@ mod planted;
 mod request;
 mod rng;
 mod schedule;
+mod settings;
 mod split;
 mod stats;
 mod target;

@@ -129,7 +129,10 @@ impl Delivery {
             Input::RemoveConnection { connection } => self.remove_connection(connection),
             Input::AddLane(config) => self.add_lane(*config),
             Input::RemoveLane { lane } => {
-                if let Some(found) = self.lanes.get_mut(&lane) {
+                // One that leaves its target goes once what may have landed there is finished.
+                if let Some(found) = self.lanes.get_mut(&lane)
+                    && found.leaving_until_ms.is_none()
+                {
                     found.removing = true;
                     self.touch(lane);
                 }
@@ -273,7 +276,7 @@ impl Delivery {
             if lane.leaving_until_ms.is_some() || !lane.cfg.takes_in_place(&config) {
                 return;
             }
-            lane.reconfigure(config);
+            self.reconfigure_lane(id, config);
         } else {
             connection.lanes.insert(id);
             let place = (config.connection, config.target.clone());
@@ -305,9 +308,9 @@ impl Delivery {
         let mut target_empty = false;
         if let Some(target) = self.targets.get_mut(&lane.target) {
             target.lanes.remove(&id);
-            target.suspects.retain(|(other, _)| *other != id);
-            target.ambiguous.retain(|(other, _)| *other != id);
-            target.failing.retain(|(other, _)| *other != id);
+            target.suspects.retain(|(other, _), _| *other != id);
+            target.ambiguous.retain(|(other, _), _| *other != id);
+            target.failing.retain(|(other, _), _| *other != id);
             target.vanished.retain(|(other, _)| *other != id);
             target.uneasy.remove(&id);
             target_empty = target.lanes.is_empty();

@@ -6,7 +6,6 @@ use crate::ids::{ConnectionId, LaneId};
 use crate::input::Act;
 use crate::lane::{Doom, Phase};
 use crate::machine::Delivery;
-use crate::note::WriteNote;
 
 impl Delivery {
     pub(crate) fn act(&mut self, act: Act) {
@@ -81,20 +80,14 @@ impl Delivery {
         let target = lane.target;
         for (seq, phase) in waiting {
             if phase == Phase::Held {
-                if let Some(write) = lane.writes.get_mut(&seq) {
-                    write.note.set(WriteNote::AMBIGUOUS, false);
-                    write.note.spent_resends = write.note.spent_resends.saturating_add(1);
-                    write.resent_in = None;
-                }
-                lane.stuck.remove(&seq);
-                lane.mark_note(seq);
-                if let Some(target) = self.targets.get_mut(&target) {
-                    target.ambiguous.remove(&(id, seq));
-                }
+                self.release_held(id, seq);
+            } else if let Some(lane) = self.lanes.get_mut(&id) {
+                lane.set_phase(seq, Phase::Ready);
             }
-            lane.set_phase(seq, Phase::Ready);
         }
-        lane.trial_at_ms = 0;
+        if let Some(lane) = self.lanes.get_mut(&id) {
+            lane.trial_at_ms = 0;
+        }
         let throttled = self
             .targets
             .get(&target)

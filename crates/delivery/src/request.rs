@@ -34,6 +34,10 @@ pub(crate) struct Request {
 pub(crate) struct Ghost {
     lane: LaneId,
     seqs: Vec<u64>,
+    sent_mark: u64,
+    sent_ms: u64,
+    /// How long its destination recognises a repeat.
+    window_ms: Option<u64>,
 }
 
 impl Delivery {
@@ -156,16 +160,28 @@ impl Delivery {
                 continue;
             };
             let (lane, seqs) = (found.lane, found.seqs.clone());
+            let (sent_mark, sent_ms) = (found.sent_mark, found.sent_ms);
             let outcomes = vec![Outcome::unknown(detail.clone()); seqs.len()];
             self.answered(request, &outcomes);
+            let mut window_ms = None;
             if let Some(lane) = self.lanes.get_mut(&lane) {
                 for seq in &seqs {
                     if let Some(write) = lane.writes.get_mut(seq) {
                         write.ghost = Some(request);
                     }
                 }
+                window_ms = lane.window_ms();
             }
-            self.ghosts.insert(request, Ghost { lane, seqs });
+            self.ghosts.insert(
+                request,
+                Ghost {
+                    lane,
+                    seqs,
+                    sent_mark,
+                    sent_ms,
+                    window_ms,
+                },
+            );
             if self.ghosts.len() > MAX_GHOSTS {
                 self.ghosts.pop_first();
             }
@@ -218,6 +234,15 @@ impl Delivery {
                 .is_some_and(|write| {
                     write.ghost == Some(id) && !matches!(write.phase, Phase::InFlight(_))
                 });
+            let late = ghost
+                .window_ms
+                .is_some_and(|window_ms| self.now_ms.saturating_sub(ghost.sent_ms) >= window_ms);
+            if waits && result != SettleResult::DeliveredAsRepeat {
+                self.check_window(ghost.lane, *seq);
+            } else if late && result != SettleResult::DeliveredAsRepeat {
+                // Another copy of it was sent since, and may have been delivered.
+                self.tell_late_repeat(ghost.lane, *seq);
+            }
             if waits {
                 let target = self.lanes.get(&ghost.lane).map(|lane| lane.target);
                 self.lane_event(
@@ -229,7 +254,7 @@ impl Delivery {
                 self.settle(ghost.lane, *seq, result, Dependents::Release);
                 settled += 1;
                 if let (Some(target), 1) = (target, settled) {
-                    self.evidence(target);
+                    self.evidence(target, ghost.sent_mark);
                 }
             }
         }

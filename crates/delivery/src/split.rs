@@ -5,9 +5,11 @@ use crate::ids::LaneId;
 use crate::lane::Doom;
 use crate::machine::Delivery;
 use crate::output::{Dependents, DirectResult, ParkReason, SettleResult};
+use std::collections::BTreeSet;
 
 impl Delivery {
     /// A refused atomic batch goes again in halves; a sealed one only if no attempt was maybe.
+    /// `seqs` are those of it that were refused: all, unless its sink answers carelessly.
     pub(crate) fn split(&mut self, id: LaneId, seqs: &[u64]) {
         for seq in seqs {
             self.land(id, *seq);
@@ -22,10 +24,14 @@ impl Delivery {
             .filter(|seq| lane.writes.contains_key(seq))
             .collect();
         let sealed = lane.cfg.batch.sealed;
-        let any_maybe = seqs
+        let groups: BTreeSet<u64> = seqs
             .iter()
-            .filter_map(|seq| lane.writes.get(seq))
-            .any(|write| write.is_maybe());
+            .filter_map(|seq| lane.writes.get(seq).map(|write| write.group))
+            .collect();
+        let any_maybe = lane
+            .writes
+            .values()
+            .any(|write| groups.contains(&write.group) && write.is_maybe());
         if sealed && any_maybe {
             for seq in seqs {
                 self.finish(id, seq, ParkReason::MayHaveLanded);

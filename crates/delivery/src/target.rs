@@ -2,7 +2,7 @@
 
 use crate::gate::Gate;
 use crate::ids::{ConnectionId, LaneId};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Distinct writes that fail in a row, with none delivered between, before the target counts as
 /// out of order even though each answer spoke of its write only. Below it a single poison write
@@ -14,6 +14,16 @@ pub(crate) const SUSPECT_WRITES: usize = 3;
 /// outage may have begun meanwhile.
 const PROMPT_MS: u64 = 5_000;
 
+/// When a write failed: marks of the machine. A delivery tells something about a failure only if
+/// its request left after it: an answer that was on its way when an outage began proves nothing.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Failures {
+    /// The first failure that is not charged.
+    pub(crate) first: u64,
+    /// The last one.
+    pub(crate) last: u64,
+}
+
 /// One target.
 #[derive(Debug)]
 pub(crate) struct Target {
@@ -21,12 +31,13 @@ pub(crate) struct Target {
     pub(crate) connection: ConnectionId,
     pub(crate) gate: Gate,
     pub(crate) lanes: BTreeSet<LaneId>,
-    /// Writes with failures that no delivery followed yet.
-    pub(crate) suspects: BTreeSet<(LaneId, u64)>,
-    /// Writes whose resend was ambiguous, too.
-    pub(crate) ambiguous: BTreeSet<(LaneId, u64)>,
-    /// Distinct writes that failed since the last delivery; at most [`SUSPECT_WRITES`].
-    pub(crate) failing: BTreeSet<(LaneId, u64)>,
+    /// Writes with failures that no delivery followed yet, and when they failed.
+    pub(crate) suspects: BTreeMap<(LaneId, u64), Failures>,
+    /// Writes whose resend was ambiguous, too, and the mark of its answer.
+    pub(crate) ambiguous: BTreeMap<(LaneId, u64), u64>,
+    /// Distinct writes that failed since the last delivery, and the mark of their last failure; at
+    /// most [`SUSPECT_WRITES`].
+    pub(crate) failing: BTreeMap<(LaneId, u64), u64>,
     /// Those of them that may have been applied.
     pub(crate) vanished: BTreeSet<(LaneId, u64)>,
     /// Lanes that would report `halted_on_one_write` but for others on their way.
@@ -48,9 +59,9 @@ impl Target {
             connection,
             gate: Gate::open(now_ms),
             lanes: BTreeSet::new(),
-            suspects: BTreeSet::new(),
-            ambiguous: BTreeSet::new(),
-            failing: BTreeSet::new(),
+            suspects: BTreeMap::new(),
+            ambiguous: BTreeMap::new(),
+            failing: BTreeMap::new(),
             vanished: BTreeSet::new(),
             uneasy: BTreeSet::new(),
             interruption: 0,
@@ -66,6 +77,20 @@ impl Target {
         if !self.interrupted {
             self.interrupted = true;
             self.interruption = self.interruption.saturating_add(1);
+        }
+    }
+
+    /// A write of it failed.
+    pub(crate) fn suspect(&mut self, write: (LaneId, u64), mark: u64) {
+        self.suspects
+            .entry(write)
+            .or_insert(Failures {
+                first: mark,
+                last: mark,
+            })
+            .last = mark;
+        if self.failing.len() < SUSPECT_WRITES || self.failing.contains_key(&write) {
+            self.failing.insert(write, mark);
         }
     }
 

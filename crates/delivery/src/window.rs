@@ -1,21 +1,9 @@
-//! The lane's window as a whole: when to read on, and what new settings change.
+//! The lane's window as a whole: when to read on, and what is planted there.
 
-use crate::config::{BatchKind, LaneConfig, Order};
-use crate::lane::{Lane, MAX_HELD_KEYS, normalise};
+use crate::config::{BatchKind, Order};
+use crate::lane::{Lane, MAX_HELD_KEYS};
 
 impl Lane {
-    /// New settings that change nothing about what is on its way.
-    pub(crate) fn reconfigure(&mut self, mut cfg: LaneConfig) {
-        normalise(&mut cfg);
-        for key in &cfg.held_keys {
-            self.held.entry(*key).or_insert(None);
-        }
-        let keys: Vec<u64> = self.held.keys().copied().collect();
-        keys.into_iter().for_each(|key| self.refresh_key(key));
-        self.removing = false;
-        self.cfg = cfg;
-    }
-
     /// After a fetch: released keys of which nothing is left beyond the cursor are as any other.
     pub(crate) fn end_releases(&mut self) {
         for order in std::mem::take(&mut self.released) {

@@ -25,7 +25,7 @@ fn a_thousand_seeds_keep_every_promise() {
 }
 
 /// Seeds that failed once, each with what was wrong.
-const MENDED: [(Mix, u64, &str); 24] = [
+const MENDED: [(Mix, u64, &str); 36] = [
     (
         Mix::Plain,
         22,
@@ -124,6 +124,58 @@ const MENDED: [(Mix, u64, &str); 24] = [
         Mix::Full,
         276_441,
         "a halted connection with nothing to send (a fault of the check)",
+    ),
+    (
+        Mix::Full,
+        206_724,
+        "attempts that a reload gave back, and a trial went past the write all the same",
+    ),
+    (
+        Mix::Full,
+        207_211,
+        "the same, found by another order of events",
+    ),
+    (Mix::Full, 208_554, "the same, under by_key"),
+    (
+        Mix::Full,
+        304_108,
+        "the same, over and over through an outage",
+    ),
+    (
+        Mix::Full,
+        366_210,
+        "the same, with a limit that was lowered first",
+    ),
+    (
+        Mix::Full,
+        232_290,
+        "a lane on its way out was told to leave its target, and was gone before its maybes were finished",
+    ),
+    (
+        Mix::Full,
+        258_494,
+        "a request that did not stop when told delivered after the window, and nothing said so",
+    ),
+    (
+        Mix::Full,
+        309_220,
+        "an answer from before an outage was evidence against a write that the outage had failed",
+    ),
+    (Mix::Full, 340_832, "the same, at a last try"),
+    (
+        Mix::Full,
+        346_537,
+        "a refused batch with a row too few freed a slot twice",
+    ),
+    (
+        Mix::Full,
+        220_586,
+        "a person spoke to a host that had drained (a fault of the model)",
+    ),
+    (
+        Mix::Full,
+        334_765,
+        "a lane left for the target it has (a fault of the model)",
     ),
     (
         Mix::Plain,

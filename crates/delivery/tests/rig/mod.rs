@@ -280,6 +280,15 @@ impl Rig {
         self.input(Input::Tick);
     }
 
+    /// Lets time pass until a request is on its way.
+    pub fn wait_for_request(&mut self) {
+        while self.sent.is_empty() {
+            let at = self.d.next_wakeup().expect("something is waited for");
+            self.now = self.now.max(at);
+            self.input(Input::Tick);
+        }
+    }
+
     pub fn act(&mut self, act: Act) {
         self.input(Input::Operator(act));
     }

@@ -187,12 +187,14 @@ impl World {
             return;
         }
         let key = self.order_of(lane, seq);
+        let leaving = self.is_leaving(lane);
         let earlier: Vec<u64> = self.buffer.lanes[&lane]
             .pending
             .range(..seq)
             .map(|(other, _)| *other)
             .filter(|other| self.order_of(lane, *other) == key)
             .filter(|other| self.effects.copies_of(lane, *other) == 0)
+            .filter(|other| !leaving || self.interruptions.contains_key(&(lane, *other)))
             .collect();
         for other in earlier {
             let id = (lane, other);
@@ -370,7 +372,8 @@ impl World {
             self.violate(format!("{id:?} has {copies} copies, allowed are {bound}"));
         }
         let passed = self.events.contains_key(&EventCode::WindowPassed);
-        if self.effects.outside_window.contains(&id) && !passed {
+        let unheard = self.fenced_unheard.contains(&id);
+        if self.effects.outside_window.contains(&id) && !passed && !unheard {
             self.violate(format!(
                 "{id:?} was repeated outside its window without an event"
             ));

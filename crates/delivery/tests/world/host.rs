@@ -4,8 +4,8 @@ use super::dest::{self, Fault};
 use super::model::Op;
 use super::{Ev, Live, World};
 use consign_delivery::{
-    Applied, ConnectionId, Decision, Delivery, Detail, DirectResult, DirectWrite, Input, LaneId,
-    Order, Outcome, Output, ProbeFailure, RequestId, SettleResult, Ticket,
+    Applied, ConnectionId, Decision, Delivery, Detail, DirectResult, DirectWrite, EventCode, Input,
+    LaneId, Order, Outcome, Output, ProbeFailure, RequestId, SettleResult, Ticket,
 };
 use std::collections::BTreeSet;
 
@@ -141,6 +141,12 @@ impl World {
             Output::DirectAnswer { lane, seq, result } => self.direct_answered(lane.0, seq, result),
             Output::Event(event) => {
                 *self.events.entry(event.code).or_default() += 1;
+                // An event has its time, and that of a clock that went back where it came from.
+                let came_from = match event.code {
+                    EventCode::ClockWentBack => self.last_wall,
+                    _ => 0,
+                };
+                self.logged_wall = self.logged_wall.max(self.wall()).max(came_from);
                 if let Some(lane) = event.lane {
                     self.lane_events.insert((lane.0, event.code));
                 }
@@ -347,6 +353,9 @@ impl World {
                 for seq in &live.plan.apply {
                     self.check_order(live.lane, *seq, live.fenced, live.order);
                     self.effects.apply(&place, live.lane, *seq, dedup, self.now);
+                    if live.fenced {
+                        self.fenced_unheard.insert((live.lane, *seq));
+                    }
                     self.say(|| format!("   * {}/{seq} takes effect", live.lane));
                 }
             }
@@ -373,6 +382,7 @@ impl World {
             }
         }
         self.live.clear();
+        self.drained = None;
         self.last_commit = self.now;
         let seed = self.rng.next();
         self.d = Delivery::new(self.limits.clone(), seed);
@@ -401,6 +411,9 @@ impl World {
         let stored = &self.buffer.lanes[&id];
         cfg.frontier = stored.frontier();
         cfg.frontier_wall_unix_ms = stored.frontiers.iter().map(|(_, w)| *w).max().unwrap_or(0);
+        if cfg.direct.is_some() {
+            cfg.frontier_wall_unix_ms = self.logged_wall;
+        }
         cfg.held_keys = self.held_keys(id);
         cfg.moved_below = self.reloads.moved_below.get(&id).copied().unwrap_or(0);
         cfg.crash_suspects = self

@@ -149,6 +149,13 @@ pub struct World {
     /// Writes that met a destination that fails some requests and answers others.
     pub browned: BTreeSet<(u32, u64)>,
     pub orders: BTreeMap<(u32, u64), u64>,
+    /// The latest wall time the host's event log holds.
+    pub logged_wall: u64,
+    /// Wall time of the last input.
+    pub last_wall: u64,
+    /// Writes an instance that was fenced still carried out as the host died: no answer of them
+    /// ever came, and `connection_fenced` is all that could be told.
+    pub fenced_unheard: BTreeSet<(u32, u64)>,
     pub trace: Option<Vec<String>>,
 }
 
@@ -200,6 +207,9 @@ impl World {
             crashes: 0,
             browned: BTreeSet::new(),
             orders: BTreeMap::new(),
+            logged_wall: 0,
+            last_wall: 0,
+            fenced_unheard: BTreeSet::new(),
             trace: None,
         }
     }
@@ -260,6 +270,7 @@ impl World {
             self.say(|| format!("     {output:?}"));
             self.carry_out(output);
         }
+        self.last_wall = wall;
     }
 
     /// The next moment at which something happens.
@@ -384,7 +395,12 @@ impl World {
                 window_ms: None,
             }),
             Ev::Jump(by) => self.wall_shift += by,
-            Ev::Operator(act) => self.input(Input::Operator(act)),
+            Ev::Operator(act) => {
+                // A host that has drained takes no more orders: its buffer is closed.
+                if self.drained.is_none() {
+                    self.input(Input::Operator(act));
+                }
+            }
         }
     }
 

@@ -59,6 +59,12 @@ impl World {
         !self.reloads.absent.contains(&lane) && !self.reloads.awaits.contains_key(&lane)
     }
 
+    /// Whether it finishes at its old target what may have landed there. Order serialises a target:
+    /// what it leaves to the next one is not ordered with what it finishes here.
+    pub fn is_leaving(&self, lane: u32) -> bool {
+        self.reloads.awaits.contains_key(&lane) && self.reloads.configured.contains_key(&lane)
+    }
+
     pub fn reconfigure(&mut self, what: Reconfigure) {
         self.say(|| format!("=== {what:?}"));
         match what {
@@ -85,7 +91,9 @@ impl World {
                 }
             }
             Reconfigure::Target(lane, connection, target, within) => {
-                if self.is_settled_in(lane) {
+                let cfg = &self.lanes[&lane].cfg;
+                let same = cfg.connection.0 == connection && cfg.target == target;
+                if self.is_settled_in(lane) && !same {
                     self.reloads.configured.insert(lane, (connection, target));
                     self.reloads.awaits.insert(lane, After::PutBack);
                     let until_ms = self.now + within;

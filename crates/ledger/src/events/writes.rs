@@ -34,7 +34,7 @@ pub(super) static ENTRIES: &[Entry] = &[
     entry!(
         WindowPassed, Warn, "A repeat is no longer recognised",
         "A write that may have landed is older than the time for which its destination recognises a repeat. It now counts as at least once: it is sent again and may be a second copy, or is parked with `on_window_passed: park`.",
-        "An outage longer than the destination's window.",
+        "An outage longer than the destination's window; or a copy that left inside the window and was answered after it.",
         "Lengthen the window at the destination if it allows it. `on_window_passed: park` leaves such writes to you.",
         ["write_key": "the write", "window_ms": "the window", "age_ms": "since the first copy that may have landed", "action": "resent or parked"]
     ),

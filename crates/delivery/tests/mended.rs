@@ -1,0 +1,270 @@
+//! What the simulation found broken, each as a walk of its own.
+
+mod rig;
+
+use consign_delivery::{
+    BatchKind, ConnectionId, EventCode, Input, LaneConfig, LaneId, LaneState, OnAmbiguous,
+    OnWindowPassed, Order, Outcome, ParkReason, Repeat, SettleResult, WriteNote,
+};
+use rig::{Rig, detail};
+
+const HOUR: u64 = 3_600_000;
+
+fn strict(id: u32) -> LaneConfig {
+    LaneConfig::new(LaneId(id), ConnectionId(0), "table")
+}
+
+fn unordered(id: u32) -> LaneConfig {
+    LaneConfig {
+        order: Order::None,
+        ..strict(id)
+    }
+}
+
+/// Effectively once within an hour.
+fn windowed(id: u32) -> LaneConfig {
+    LaneConfig {
+        repeat: Repeat::Dropped {
+            window_ms: Some(HOUR),
+            margin_ms: 0,
+            on_window_passed: OnWindowPassed::Resend,
+        },
+        timeout_ms: 10_000,
+        ..strict(id)
+    }
+}
+
+fn attempts(mut cfg: LaneConfig, max_attempts: u32) -> LaneConfig {
+    cfg.policy.max_attempts = max_attempts;
+    cfg
+}
+
+/// A strict lane whose first write failed twice, which spends it.
+fn spent(rig: &mut Rig) {
+    rig.lane(attempts(strict(0), 2));
+    rig.accept(0, 1, 1, None);
+    for _ in 0..2 {
+        rig.wait_for_request();
+        assert_eq!(rig.answer_next(&Outcome::retry(detail())), [1]);
+    }
+}
+
+/// Seeds 206724 and 208554: the lane still counted the write as spent and tried the one behind it.
+#[test]
+fn attempts_that_a_reload_gives_back_keep_the_writes_behind_waiting() {
+    for raised in [false, true] {
+        let mut rig = Rig::connected();
+        spent(&mut rig);
+        if raised {
+            rig.lane(attempts(strict(0), 5));
+        }
+        rig.accept(0, 2, 2, None);
+        rig.wait_for_request();
+        let first = rig.answer_next(&Outcome::retry(detail()));
+        assert_eq!(first, if raised { [1] } else { [2] }, "raised: {raised}");
+    }
+}
+
+#[test]
+fn a_write_whose_last_try_was_next_has_all_its_attempts_again_after_a_reload() {
+    let mut rig = Rig::connected();
+    rig.lane(attempts(unordered(0), 2));
+    rig.lane(unordered(1));
+    rig.accept(0, 1, 1, None);
+    let fails = |lane| match lane {
+        0 => Outcome::retry(detail()),
+        _ => Outcome::delivered(),
+    };
+    // Two failures, each followed by evidence: the next try is the last.
+    for other in 1..=2 {
+        rig.wait_for_request();
+        assert_eq!(rig.answer_next(&fails(0)), [1]);
+        rig.accept(1, other, other, None);
+        rig.wait_for_request();
+        assert_eq!(rig.answer_next(&fails(1)), [other]);
+    }
+    assert!(rig.notes[&(0, 1)].has(WriteNote::SPENT));
+    rig.lane(attempts(unordered(0), 40));
+    assert!(!rig.notes[&(0, 1)].has(WriteNote::SPENT), "durably so");
+    for other in 3..=6 {
+        rig.accept(1, other, other, None);
+        rig.run(rig.now + 60_000, |_, lane, _| fails(lane));
+    }
+    assert_eq!(rig.parked.get(&(0, 1)), None, "{:?}", rig.notes);
+    rig.run(rig.now + HOUR, |_, _, _| Outcome::delivered());
+    assert_eq!(rig.result(0, 1), Some(SettleResult::Delivered));
+}
+
+/// A strict at-least-once lane whose only write was ambiguous twice.
+fn held(rig: &mut Rig) {
+    rig.lane(strict(0));
+    rig.accept(0, 1, 1, None);
+    for _ in 0..2 {
+        rig.wait_for_request();
+        assert_eq!(rig.answer_next(&Outcome::failed_maybe(detail())), [1]);
+    }
+    rig.wait(rig.now + HOUR);
+    assert!(rig.sent.is_empty());
+    let stats = rig.d.lane_stats(LaneId(0));
+    assert_eq!(stats.map(|stats| stats.ambiguous), Some(1));
+}
+
+#[test]
+fn a_held_write_follows_an_on_ambiguous_that_a_reload_changes() {
+    let with = |on_ambiguous| LaneConfig {
+        on_ambiguous,
+        ..strict(0)
+    };
+    let mut rig = Rig::connected();
+    held(&mut rig);
+    rig.lane(with(OnAmbiguous::Hold));
+    assert!(rig.sent.is_empty(), "nothing changed");
+    rig.lane(with(OnAmbiguous::Retry));
+    rig.wait_for_request();
+    assert_eq!(rig.answer_next(&Outcome::delivered()), [1]);
+    assert_eq!(
+        rig.d.lane_stats(LaneId(0)).unwrap().state,
+        LaneState::Idle,
+        "it is halted no longer"
+    );
+
+    let mut rig = Rig::connected();
+    held(&mut rig);
+    rig.lane(with(OnAmbiguous::Park));
+    assert_eq!(rig.parked.get(&(0, 1)), Some(&ParkReason::MayHaveLanded));
+}
+
+/// Seeds 232290 and 362358: the lane was gone before its maybes were finished, and the next target got them.
+#[test]
+fn a_lane_that_is_removed_and_leaves_its_target_finishes_there_what_may_have_landed() {
+    for leave_first in [false, true] {
+        let mut rig = Rig::connected();
+        rig.lane(LaneConfig {
+            on_ambiguous: OnAmbiguous::Retry,
+            ..strict(0)
+        });
+        rig.accept(0, 1, 1, None);
+        let (request, _) = rig.next_seqs();
+        let leave = Input::LeaveTarget {
+            lane: LaneId(0),
+            until_ms: rig.now + HOUR,
+        };
+        let mut inputs = [Input::RemoveLane { lane: LaneId(0) }, leave];
+        if leave_first {
+            inputs.reverse();
+        }
+        inputs.into_iter().for_each(|input| rig.input(input));
+        rig.answer(request, vec![Outcome::failed_maybe(detail())]);
+        assert!(rig.removed.is_empty(), "leave first: {leave_first}");
+        rig.wait_for_request();
+        assert_eq!(rig.answer_next(&Outcome::delivered()), [1]);
+        assert_eq!(rig.removed, [LaneId(0)]);
+    }
+}
+
+/// Seeds 309220 and 340832: a write was parked for an outage, because an answer came in it that had
+/// been on its way before.
+#[test]
+fn an_answer_that_left_before_a_failure_is_no_evidence_against_it() {
+    let mut rig = Rig::connected();
+    rig.lane(attempts(unordered(0), 1));
+    rig.lane(unordered(1));
+    // Spent, by evidence.
+    rig.accept(0, 1, 1, None);
+    assert_eq!(rig.answer_next(&Outcome::retry(detail())), [1]);
+    rig.accept(1, 1, 2, None);
+    assert_eq!(rig.answer_next(&Outcome::delivered()), [1]);
+    // Another write is on its way when the last try leaves and meets the outage.
+    let (slow, _) = rig.next_seqs();
+    assert_eq!(rig.answer_next(&Outcome::retry(detail())), [1]);
+    rig.answer(slow, vec![Outcome::delivered()]);
+    assert_eq!(rig.parked.get(&(0, 1)), None, "it proves nothing");
+    // One that left after the failure does.
+    rig.accept(1, 3, 3, None);
+    assert_eq!(rig.answer_next(&Outcome::delivered()), [3]);
+    assert_eq!(rig.parked.get(&(0, 1)), Some(&ParkReason::AttemptsSpent));
+}
+
+/// A resend inside the window, whose answer comes `after_ms` later.
+fn resent(after_ms: u64, outcome: Outcome) -> Rig {
+    let mut rig = Rig::connected();
+    rig.lane(LaneConfig {
+        timeout_ms: 2 * HOUR,
+        ..windowed(0)
+    });
+    rig.accept(0, 1, 1, None);
+    assert_eq!(rig.answer_next(&Outcome::failed_maybe(detail())), [1]);
+    rig.wait_for_request();
+    let (request, _) = rig.next_seqs();
+    rig.wait(rig.now + after_ms);
+    rig.answer(request, vec![outcome]);
+    assert!(rig.settled.contains_key(&(0, 1)));
+    rig
+}
+
+#[test]
+fn a_resend_that_is_answered_after_its_window_is_told_unless_the_destination_knew_it() {
+    let told = |after_ms, outcome| resent(after_ms, outcome).count(EventCode::WindowPassed);
+    assert_eq!(told(HOUR, Outcome::delivered()), 1);
+    assert_eq!(told(HOUR / 2, Outcome::delivered()), 0);
+    assert_eq!(told(HOUR, Outcome::delivered_repeat()), 0);
+}
+
+/// Seed 258494: the copy of a request that did not stop when told came after the window, unseen.
+#[test]
+fn a_fenced_request_that_delivers_after_the_window_is_told() {
+    for resend in [false, true] {
+        let mut rig = Rig::connected();
+        rig.lane(windowed(0));
+        rig.accept(0, 1, 1, None);
+        let (ghost, _) = rig.next_seqs();
+        rig.probes_pass = resend;
+        // Neither the answer nor the end of the cancel comes: the instance is fenced.
+        rig.wait(rig.now + 60_000);
+        rig.input(Input::Rebuilt {
+            connection: ConnectionId(0),
+        });
+        if resend {
+            rig.wait_for_request();
+            assert_eq!(rig.answer_next(&Outcome::delivered()), [1]);
+        }
+        rig.now += HOUR;
+        rig.answer(ghost, vec![Outcome::delivered()]);
+        // Without a resend its late effect is the only one.
+        assert_eq!(rig.count(EventCode::WindowPassed), usize::from(resend));
+    }
+}
+
+/// Seed 346537: a refused batch with a row too few freed one slot twice.
+#[test]
+fn a_refused_batch_with_a_missing_row_goes_in_halves_within_the_limit() {
+    let mut rig = Rig::connected();
+    let mut cfg = unordered(0).batched(BatchKind::Atomic, 3);
+    cfg.in_flight_limit = 6;
+    rig.lane(cfg);
+    rig.accept(0, 1, 12, None);
+    let (request, seqs) = rig.next_seqs();
+    assert_eq!(seqs, [1, 2, 3]);
+    rig.answer(request, vec![Outcome::refused(detail()); 2]);
+    let on_their_way: usize = rig.sent.iter().map(|send| send.items.len()).sum();
+    assert_eq!(on_their_way, 6, "{:?}", rig.sent);
+    assert_eq!(rig.d.lane_stats(LaneId(0)).unwrap().in_flight, 6);
+}
+
+#[test]
+fn a_sealed_batch_with_a_member_that_may_have_landed_is_not_split() {
+    let mut rig = Rig::connected();
+    let mut cfg = strict(0).batched(BatchKind::Atomic, 3);
+    cfg.batch.sealed = true;
+    rig.lane(cfg);
+    rig.accept(0, 1, 3, Some(1));
+    let (request, seqs) = rig.next_seqs();
+    assert_eq!(seqs, [1, 2, 3]);
+    // The third row is missing: it may have been applied, under this batch's token.
+    rig.answer(request, vec![Outcome::refused(detail()); 2]);
+    rig.wait(rig.now + HOUR);
+    assert!(rig.sent.is_empty(), "no other token for it: {:?}", rig.sent);
+    for seq in 1..=3 {
+        assert_eq!(rig.parked.get(&(0, seq)), Some(&ParkReason::MayHaveLanded));
+    }
+}
