@@ -37,9 +37,10 @@ impl Delivery {
         }
         let write = lane.remove(seq)?;
         if let Some(target) = self.targets.get_mut(&lane.target) {
+            // It stays among those that failed, until evidence comes: delivered after all, it shows
+            // that an outage met it, and others beside it.
             target.suspects.remove(&(id, seq));
             target.ambiguous.remove(&(id, seq));
-            target.failing.remove(&(id, seq));
             target.vanished.remove(&(id, seq));
         }
         if let Some(at) = write.give_up_at_ms {

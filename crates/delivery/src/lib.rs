@@ -53,6 +53,7 @@
 
 mod answer;
 mod batch;
+mod canary;
 mod classes;
 mod config;
 mod connection;

@@ -1,6 +1,7 @@
-//! The pass: which lane sends next, canaries, trials, and the sending itself.
+//! The pass: which lane sends next, trials, and the sending itself.
 
 use crate::batch::{Pick, sealed_number};
+use crate::canary::SealedLook;
 use crate::config::{AfterPark, Repeat};
 use crate::connection::Mode;
 use crate::gate::State;
@@ -11,9 +12,6 @@ use crate::note::WriteNote;
 use crate::output::{Output, Send, SendItem};
 use crate::planted::Bug;
 use crate::request::Request;
-
-/// Heads looked at for one that was never sent, when a canary is chosen.
-const CANARY_LOOK: usize = 64;
 
 impl Delivery {
     /// Sends what may go: classes in turn, one request each, until nothing more may.
@@ -181,98 +179,9 @@ impl Delivery {
         self.lanes.get(&id).is_some_and(Lane::is_volatile)
     }
 
-    /// The one write that decides whether a half-open gate opens: of all lanes behind it, a head
-    /// that was never sent, or else the one tried least.
-    fn send_canary(&mut self, id: LaneId) -> bool {
-        let Some(lane) = self.lanes.get(&id) else {
-            return false;
-        };
-        let target_wants = self
-            .targets
-            .get(&lane.target)
-            .is_some_and(|target| target.gate.wants_canary());
-        // One look at all lanes behind a gate a pass: what made it fail does not change meanwhile.
-        let gate = if target_wants {
-            (true, lane.target)
-        } else {
-            (false, lane.cfg.connection.0)
-        };
-        if !self.canary_scans.insert(gate) {
-            return false;
-        }
-        let lanes: Vec<LaneId> = if target_wants {
-            self.targets
-                .get(&lane.target)
-                .map(|target| target.lanes.iter().copied().collect())
-                .unwrap_or_default()
-        } else {
-            self.connections
-                .get(&lane.cfg.connection)
-                .map(|connection| connection.lanes.iter().copied().collect())
-                .unwrap_or_default()
-        };
-        let mut best: Option<(u32, LaneId, u64, bool)> = None;
-        for other in lanes {
-            if self.mode(other) != Mode::Canary {
-                continue;
-            }
-            let class = self
-                .lanes
-                .get(&other)
-                .map_or(ClassId(0), |lane| self.classes.resolve(lane.cfg.class));
-            if !self.classes.may_send(class, self.now_ms) {
-                // It is asked again when its class has a slot.
-                if other != id {
-                    self.wake(other);
-                }
-                continue;
-            }
-            if let Some((rank, seq, trial)) = self.canary_of(other)
-                && best.is_none_or(|(least, _, _, _)| rank < least)
-            {
-                best = Some((rank, other, seq, trial));
-            }
-        }
-        let Some((_, lane, seq, trial)) = best else {
-            return false;
-        };
-        self.send_alone(lane, seq, trial)
-    }
-
-    /// The best canary of one lane: rank (0 was never sent), number, whether it is a trial.
-    fn canary_of(&mut self, id: LaneId) -> Option<(u32, u64, bool)> {
-        let lane = self.lanes.get(&id)?;
-        if lane.room() == 0 {
-            return None;
-        }
-        let mut best: Option<(u32, u64)> = None;
-        for seq in lane.ready.iter().take(CANARY_LOOK) {
-            let Some(write) = lane.writes.get(seq) else {
-                continue;
-            };
-            if write.is_maybe() && lane.inspecting {
-                continue;
-            }
-            let rank = if write.is_untried() {
-                0
-            } else {
-                1_u32.saturating_add(write.tries)
-            };
-            if best.is_none_or(|(least, _)| rank < least) {
-                best = Some((rank, *seq));
-            }
-        }
-        if best.is_none_or(|(rank, _)| rank > 0)
-            && let Some(seq) = self.trial_candidate(id)
-        {
-            return Some((0, seq, true));
-        }
-        best.map(|(rank, seq)| (rank, seq, false))
-    }
-
     /// Sends one write alone (with its sealed batch, where batches are sealed). `false` when
     /// something must be durable first, or it may not go after all.
-    fn send_alone(&mut self, id: LaneId, seq: u64, trial: bool) -> bool {
+    pub(crate) fn send_alone(&mut self, id: LaneId, seq: u64, trial: bool) -> bool {
         if self.lanes.get(&id).is_some_and(|lane| seq > lane.frontier) {
             self.ask_frontier(id, seq);
             return false;
@@ -477,11 +386,13 @@ impl Lane {
         if self.cfg.after_park != AfterPark::Continue {
             return None;
         }
+        let mut sealed = SealedLook::default();
         self.writes
             .iter()
             .find(|(_, write)| {
                 write.is_untried()
                     && write.is_sendable()
+                    && sealed.may_go(self, write.group, true)
                     && (self.is_unordered()
                         || self.keys.get(&write.order).is_some_and(|key| {
                             key.busy == 0

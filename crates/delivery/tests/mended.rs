@@ -3,10 +3,10 @@
 mod rig;
 
 use consign_delivery::{
-    BatchKind, ConnectionId, EventCode, Input, LaneConfig, LaneId, LaneState, OnAmbiguous,
-    OnWindowPassed, Order, Outcome, ParkReason, Repeat, SettleResult, WriteNote,
+    BatchKind, ConnectionId, EventCode, FetchedWrite, Input, LaneConfig, LaneId, LaneState,
+    OnAmbiguous, OnWindowPassed, Order, Outcome, ParkReason, Repeat, SettleResult, WriteNote,
 };
-use rig::{Rig, detail};
+use rig::{Rig, WALL0, detail};
 
 const HOUR: u64 = 3_600_000;
 
@@ -267,4 +267,68 @@ fn a_sealed_batch_with_a_member_that_may_have_landed_is_not_split() {
     for seq in 1..=3 {
         assert_eq!(rig.parked.get(&(0, seq)), Some(&ParkReason::MayHaveLanded));
     }
+}
+
+/// Seed 251452: two writes had their last try in one outage; when one got through, the other parked.
+#[test]
+fn a_write_that_gets_through_after_an_outage_is_no_verdict_on_one_that_failed_beside_it() {
+    let mut rig = Rig::connected();
+    rig.lane(attempts(unordered(0), 1));
+    rig.lane(unordered(1));
+    rig.accept(0, 1, 2, None);
+    // Both are spent once evidence comes.
+    for _ in 1..=2 {
+        rig.answer_next(&Outcome::retry(detail()));
+    }
+    rig.accept(1, 1, 1, None);
+    assert_eq!(rig.answer_next(&Outcome::delivered()), [1]);
+    // Both last tries meet an outage; it ends, and one of the two is the first to get through.
+    assert_eq!(rig.answer_next(&Outcome::retry(detail())), [1]);
+    assert_eq!(rig.answer_next(&Outcome::retry(detail())), [2]);
+    rig.wait_for_request();
+    let through = rig.answer_next(&Outcome::delivered());
+    assert_eq!(rig.parked.len(), 0, "{through:?} got through");
+    rig.run(rig.now + HOUR, |_, _, _| Outcome::delivered());
+    assert!(rig.result(0, 1).is_some() && rig.result(0, 2).is_some());
+}
+
+/// Seed 241979: the first candidate was part of a sealed batch that waited for a companion, and no other
+/// was looked at: the gate stayed half-open.
+#[test]
+fn a_sealed_batch_that_waits_for_a_companion_does_not_hide_other_canaries() {
+    let mut cfg = LaneConfig {
+        order: Order::ByKey,
+        frontier: 10,
+        repeat: windowed(0).repeat,
+        ..strict(0)
+    }
+    .batched(BatchKind::Atomic, 2);
+    cfg.batch.sealed = true;
+    let mut rig = Rig::connected();
+    // Sealed before a restart: 1 with 4, which waits for 2 of its own order key; 2 alone, and tried.
+    for (seq, order, sealed) in [
+        (1, 7, 1 << 20 | 2),
+        (2, 8, 2 << 20 | 1),
+        (4, 8, 1 << 20 | 2),
+    ] {
+        let note = WriteNote {
+            sealed,
+            first_maybe_unix_ms: if seq == 2 { WALL0 } else { 0 },
+            ..WriteNote::default()
+        };
+        rig.store(
+            0,
+            FetchedWrite {
+                seq,
+                order,
+                note,
+                ..FetchedWrite::default()
+            },
+        );
+    }
+    rig.lane(cfg);
+    assert_eq!(rig.answer_next(&Outcome::down(detail())), [2]);
+    rig.wait_for_request();
+    assert_eq!(rig.answer_next(&Outcome::delivered()), [2]);
+    assert_eq!(rig.answer_next(&Outcome::delivered()), [1, 4]);
 }

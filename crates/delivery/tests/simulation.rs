@@ -25,7 +25,7 @@ fn a_thousand_seeds_keep_every_promise() {
 }
 
 /// Seeds that failed once, each with what was wrong.
-const MENDED: [(Mix, u64, &str); 36] = [
+const MENDED: [(Mix, u64, &str); 38] = [
     (
         Mix::Plain,
         22,
@@ -176,6 +176,16 @@ const MENDED: [(Mix, u64, &str); 36] = [
         Mix::Full,
         334_765,
         "a lane left for the target it has (a fault of the model)",
+    ),
+    (
+        Mix::Full,
+        241_979,
+        "a sealed batch that waited for a companion hid every other canary, and the gate stayed half-open",
+    ),
+    (
+        Mix::Full,
+        251_452,
+        "two writes failed in one outage, and the first to get through was evidence against the other",
     ),
     (
         Mix::Plain,
