@@ -232,7 +232,7 @@ pub enum Act {
     Skip(LaneId, u64),
     /// Settle as purged, in the same way.
     Purge(LaneId, u64),
-    /// Park, in the same way (a move starts with this).
+    /// Park, in the same way (a move starts with this). Ignored for a direct send: its source has it.
     Park(LaneId, u64),
     /// Settle a write that may have landed as delivered; its dependents are released.
     Confirm(LaneId, u64),

@@ -105,7 +105,9 @@ impl Delivery {
         let Some(lane) = self.lanes.get_mut(&id) else {
             return;
         };
-        if lane.settling.contains(&seq) {
+        // A direct send is in its source's hands: there is nothing to park it from, and trying it again
+        // would be one copy more each time.
+        if lane.settling.contains(&seq) || (doom == Doom::Park && lane.is_volatile()) {
             return;
         }
         let Some(write) = lane.writes.get_mut(&seq) else {

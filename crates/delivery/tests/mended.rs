@@ -3,8 +3,9 @@
 mod rig;
 
 use consign_delivery::{
-    BatchKind, ConnectionId, EventCode, FetchedWrite, Input, LaneConfig, LaneId, LaneState,
-    OnAmbiguous, OnWindowPassed, Order, Outcome, ParkReason, Repeat, SettleResult, WriteNote,
+    Act, BatchKind, ConnectionId, DirectMode, DirectResult, DirectWrite, EventCode, FetchedWrite,
+    Input, LaneConfig, LaneId, LaneState, OnAmbiguous, OnWindowPassed, Order, Outcome, ParkReason,
+    Repeat, SettleResult, WriteNote,
 };
 use rig::{Rig, WALL0, detail};
 
@@ -331,4 +332,36 @@ fn a_sealed_batch_that_waits_for_a_companion_does_not_hide_other_canaries() {
     rig.wait_for_request();
     assert_eq!(rig.answer_next(&Outcome::delivered()), [2]);
     assert_eq!(rig.answer_next(&Outcome::delivered()), [1, 4]);
+}
+
+/// Seed 298295: a person parked a direct send, which cannot park; it was sent again at every pause from then on.
+#[test]
+fn a_direct_send_that_a_person_parks_stays_as_it_is() {
+    let mut rig = Rig::connected();
+    rig.lane(LaneConfig {
+        direct: Some(DirectMode::Hold),
+        ..strict(0)
+    });
+    rig.input(Input::Direct {
+        lane: LaneId(0),
+        write: DirectWrite {
+            seq: 1,
+            bytes: 1,
+            ..DirectWrite::default()
+        },
+    });
+    for _ in 0..2 {
+        rig.wait_for_request();
+        assert_eq!(rig.answer_next(&Outcome::failed_maybe(detail())), [1]);
+    }
+    rig.act(Act::Park(LaneId(0), 1));
+    rig.wait(rig.now + HOUR);
+    assert!(rig.sent.is_empty(), "no third copy");
+    assert_eq!(rig.d.lane_stats(LaneId(0)).unwrap().ambiguous, 1);
+    rig.act(Act::RetryNow(LaneId(0)));
+    assert_eq!(rig.answer_next(&Outcome::delivered()), [1]);
+    assert_eq!(
+        rig.answers.get(&1),
+        Some(&DirectResult::Delivered { repeat: false })
+    );
 }

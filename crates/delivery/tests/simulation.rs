@@ -25,7 +25,7 @@ fn a_thousand_seeds_keep_every_promise() {
 }
 
 /// Seeds that failed once, each with what was wrong.
-const MENDED: [(Mix, u64, &str); 38] = [
+const MENDED: [(Mix, u64, &str); 41] = [
     (
         Mix::Plain,
         22,
@@ -186,6 +186,21 @@ const MENDED: [(Mix, u64, &str); 38] = [
         Mix::Full,
         251_452,
         "two writes failed in one outage, and the first to get through was evidence against the other",
+    ),
+    (
+        Mix::Full,
+        298_295,
+        "a person parked a direct send, and it was sent again at every pause from then on",
+    ),
+    (
+        Mix::Full,
+        271_800,
+        "a clock that went back and caught up hid the age of a direct send (a fault of the model)",
+    ),
+    (
+        Mix::Full,
+        273_387,
+        "more held direct sends than a person had looks for (a fault of the check)",
     ),
     (
         Mix::Plain,

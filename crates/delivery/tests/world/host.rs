@@ -147,6 +147,11 @@ impl World {
                     _ => 0,
                 };
                 self.logged_wall = self.logged_wall.max(self.wall()).max(came_from);
+                // And what was first sent before is older by that.
+                let back = came_from.saturating_sub(self.wall());
+                for sent in self.direct_sent.values_mut() {
+                    *sent = sent.saturating_sub(back);
+                }
                 if let Some(lane) = event.lane {
                     self.lane_events.insert((lane.0, event.code));
                 }

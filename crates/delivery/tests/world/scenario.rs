@@ -228,6 +228,12 @@ fn disturbances(world: &mut World, rng: &mut SimRng) {
     }
 }
 
+/// How often a person looks, at most: of a strict lane of direct sends past their window each one
+/// takes a look or two.
+const ROUNDS: u32 = 200;
+/// During these looks there are new messages: evidence.
+const TRAFFIC_ROUNDS: u32 = 40;
+
 /// Everything is mended. What cannot end by itself must say so, and ends once a person acts.
 fn settle_down(world: &mut World) {
     world.faults.clear();
@@ -251,9 +257,9 @@ fn settle_down(world: &mut World) {
     for cfg in world.connections.clone() {
         world.at(world.now + 1_000, Ev::Operator(Act::ProbeNow(cfg.id)));
     }
-    for round in 0..40 {
+    for round in 0..ROUNDS {
         let lanes: Vec<u32> = world.lanes.keys().copied().collect();
-        for lane in &lanes {
+        for lane in lanes.iter().filter(|_| round < TRAFFIC_ROUNDS) {
             world.at(
                 world.now + 2_000,
                 Ev::Accept {
