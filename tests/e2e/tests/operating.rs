@@ -354,42 +354,73 @@ async fn a_pause_holds_over_a_restart_and_says_who_made_it() {
     assert_eq!(json(&host, &["wait", "live", "--timeout", "300ms"]).0, 4);
 }
 
+/// A command that goes on until the host is gone, and the documents it writes, one a line.
+struct Watch {
+    child: std::process::Child,
+    lines: std::sync::mpsc::Receiver<Value>,
+}
+
+impl Watch {
+    fn start(host: &Host, args: &[&str]) -> Self {
+        use std::io::{BufRead as _, BufReader};
+        let mut child = std::process::Command::new(&consign_e2e::built().consign)
+            .args(args)
+            .env("CONSIGN_HOST", host.url(""))
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let read = BufReader::new(child.stdout.take().unwrap()).lines();
+        let (seen, lines) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            for line in read.map_while(Result::ok) {
+                drop(seen.send(serde_json::from_str(&line).unwrap()));
+            }
+        });
+        Self { child, lines }
+    }
+
+    /// The first document that holds.
+    fn until(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
+        let from = Instant::now();
+        let patience = Duration::from_secs(30);
+        loop {
+            let line = self.lines.recv_timeout(patience).expect(what);
+            if holds(&line) {
+                return line;
+            }
+            assert!(from.elapsed() < patience, "never seen: {what}");
+        }
+    }
+
+    /// Waits for its end, which says that the host is gone.
+    fn ended(self) {
+        let ended = self.child.wait_with_output().unwrap();
+        assert_eq!(ended.status.code(), Some(3), "the host is gone");
+        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert!(said.contains("no host answers"), "{said}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_watched_status_follows_the_host_and_ends_with_it() {
-    use std::io::{BufRead as _, BufReader};
+async fn a_watched_status_and_followed_events_go_with_the_host_and_end_with_it() {
     let folder = tempfile::tempdir().unwrap();
     let port = free_port();
     let mut host = host(folder.path(), port);
     host.start().await;
-    let mut watch = std::process::Command::new(&consign_e2e::built().consign)
-        .args(["status", "--watch", "--json"])
-        .env("CONSIGN_HOST", host.url(""))
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    let (seen, received) = std::sync::mpsc::channel::<Value>();
-    let lines = BufReader::new(watch.stdout.take().unwrap()).lines();
-    let reader = std::thread::spawn(move || {
-        for line in lines.map_while(Result::ok) {
-            drop(seen.send(serde_json::from_str(&line).unwrap()));
-        }
-    });
+    let status = Watch::start(&host, &["status", "--watch", "--json"]);
+    let events = Watch::start(&host, &["events", "--follow", "--jsonl"]);
     let accepted = |status: &Value| status["adapters"][0]["outcomes"]["accepted"].as_u64();
-    let patience = Duration::from_secs(30);
-    assert_eq!(
-        accepted(&received.recv_timeout(patience).unwrap()).unwrap_or(0),
-        0
-    );
+    status.until("nothing accepted", |status| {
+        accepted(status).unwrap_or(0) == 0
+    });
+    events.until("its start", |event| event["code"] == "host_started");
     post(port, "w", &value!({ "kind": "row", "id": "w" })).await;
-    let from = Instant::now();
-    while accepted(&received.recv_timeout(patience).unwrap()) != Some(1) {
-        assert!(from.elapsed() < patience, "the watch does not follow");
-    }
+    status.until("one accepted", |status| accepted(status) == Some(1));
+    ok(&host, &["pause", "adapter:hooks"]);
+    let paused = events.until("a pause", |event| event["code"] == "adapter_paused");
+    assert_eq!(paused["fields"]["who"], "ann", "{paused:#}");
     assert_eq!(host.stop(), Some(0));
-    let ended = watch.wait_with_output().unwrap();
-    assert_eq!(ended.status.code(), Some(3), "the host is gone");
-    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
-    assert!(said.contains("no host answers"), "{said}");
-    reader.join().unwrap();
+    status.ended();
+    events.ended();
 }
