@@ -11,7 +11,7 @@ mod common;
 
 use common::{assert_ledgers, drained, post, read_table, zoo};
 use consign_e2e::{Host, built, free_port};
-use serde_json::Value;
+use serde_json::{Value, json as value};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -148,6 +148,85 @@ async fn a_refused_write_becomes_a_dead_letter_and_the_rest_flows() {
         "{codes:?}"
     );
     assert_eq!(host.stop(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_letter_is_imported_and_sent_again_under_the_key_it_had() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = picky(folder.path());
+    let port = free_port();
+    let mut host = Host::new(folder.path(), &hooks(port, "", "", DEAD_LETTER));
+    host.start().await;
+    let client = reqwest::Client::new();
+    let url = format!("http://127.0.0.1:{port}/in");
+    let bodies = [
+        r#"{"id": "bad-1", "amount": 1.10, "text": "zwölf"}"#,
+        r#"{"id": "bad-2", "card": {"number": "4111111111111111"}}"#,
+    ];
+    for body in bodies {
+        assert!(send(&client, &url, body).await.is_success());
+    }
+    drained(&host).await;
+    let letters = letters(folder.path());
+    let file = folder.path().join("letters.jsonl");
+    let lines: String = letters
+        .iter()
+        .map(|(letter, _)| format!("{letter}\n"))
+        .collect();
+    std::fs::write(&file, lines).unwrap();
+    let file = file.display().to_string();
+    let import = ["failed", "import", &file];
+    assert_eq!(
+        common::ok(&host, &import)["added"]
+            .as_array()
+            .unwrap()
+            .len(),
+        2
+    );
+    let again = common::ok(&host, &import);
+    assert_eq!(
+        (&again["added"], &again["already_there"]),
+        (&value!([]), &value!(2))
+    );
+
+    let db = rusqlite::Connection::open(&out).unwrap();
+    db.busy_timeout(Duration::from_secs(10)).unwrap();
+    db.execute_batch("DROP TABLE t; CREATE TABLE t (id TEXT, write_key TEXT UNIQUE)")
+        .unwrap();
+    let list = common::ok(&host, &["failed", "list", "--state", "parked"]);
+    for one in list.as_array().unwrap() {
+        let id = one["id"].to_string();
+        let (code, said) = common::json(&host, &["failed", "send-again", &id]);
+        let whole = one["replayable"] == true;
+        assert_eq!(code == 0, whole, "{one:#} {said:#}");
+        assert!(whole || said.to_string().contains("redacted"), "{said:#}");
+    }
+    assert_ledgers(&drained(&host).await);
+    let rows = read_table(&out, "t");
+    let (letter, _) = letters
+        .iter()
+        .find(|(letter, _)| letter["replayable"] == true)
+        .expect("one of them is whole");
+    let key = letter["write_key"].as_str().unwrap();
+    assert_eq!(
+        rows.keys().collect::<Vec<_>>(),
+        ["bad-1"],
+        "the redacted one stays"
+    );
+    assert_eq!(rows["bad-1"], [format!("{key}#0")]);
+
+    // What is no dead letter, or of a send that is not here, is refused with its place in the file.
+    let mut foreign = letter.clone();
+    foreign["routing"]["send"] = "elsewhere".into();
+    foreign["write_key"] = "0".repeat(32).into();
+    std::fs::write(folder.path().join("letters.jsonl"), format!("{foreign}\n")).unwrap();
+    let (code, why) = common::json(&host, &import);
+    assert_eq!(code, 2, "{why:#}");
+    let why = why.to_string();
+    assert!(
+        why.contains("record 1") && why.contains("hooks/all/elsewhere"),
+        "{why}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -110,7 +110,8 @@ pub enum Failed {
         #[command(flatten)]
         filter: Filter,
     },
-    /// Read exported records; those that are there already stay as they are.
+    /// Read exported records, or dead letters that an error handler wrote; those that are there already
+    /// stay as they are.
     Import {
         #[command(flatten)]
         place: Place,

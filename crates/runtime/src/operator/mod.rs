@@ -6,6 +6,7 @@
 //! * `replay`: what goes back into lanes, and the order in which that is made durable.
 
 pub(crate) mod control;
+mod dead_letter;
 mod jobs;
 mod preview;
 mod records;
@@ -141,7 +142,8 @@ impl Operator {
                 Ok(edited)
             }
             Request::FailedImport { records: list } => {
-                let imported = in_background(move || records.import(&list)).await?;
+                let of = Arc::clone(&host);
+                let imported = in_background(move || records.import(&list, Some(&of))).await?;
                 let count = records::added(&imported);
                 record(&host, acted("import", who, count, None)).await;
                 Ok(imported)
@@ -348,7 +350,7 @@ impl Offline {
                 Ok(edited)
             }
             Request::FailedImport { records } => {
-                let imported = self.records.import(&records)?;
+                let imported = self.records.import(&records, None)?;
                 let count = records::added(&imported);
                 ledger.append(&[acted("import", who, count, None)])?;
                 Ok(imported)

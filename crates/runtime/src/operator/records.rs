@@ -1,6 +1,7 @@
 //! Failed messages as people and files see them, and what needs no running host: lists, edits,
 //! export and import.
 
+use super::dead_letter::{self, DeadLetter};
 use super::request::{Fault, KeyChoice};
 use crate::clock::wall_unix_ms_i64;
 use crate::host::Host;
@@ -145,17 +146,21 @@ impl Records {
         Ok(Value::Array(records))
     }
 
-    /// Adds exported records; those that are there already stay as they are.
-    pub fn import(&self, records: &[Value]) -> Result<Value, Fault> {
+    /// Adds exported records and dead letters; those that are there already stay as they are.
+    pub fn import(&self, records: &[Value], host: Option<&Host>) -> Result<Value, Fault> {
         let mut new = Vec::with_capacity(records.len());
         for (number, value) in (1_usize..).zip(records) {
-            let exported = Exported::deserialize(value)
-                .map_err(|error| Fault::input(format!("record {number}: {error}")))?;
-            new.push(
-                exported
-                    .into_record()
-                    .map_err(|why| Fault::input(format!("record {number}: {why}")))?,
-            );
+            let record = if value.get("format").and_then(Value::as_str) == Some(dead_letter::FORMAT)
+            {
+                DeadLetter::deserialize(value)
+                    .map_err(|error| error.to_string())
+                    .and_then(|letter| letter.into_record(host))
+            } else {
+                Exported::deserialize(value)
+                    .map_err(|error| error.to_string())
+                    .and_then(Exported::into_record)
+            };
+            new.push(record.map_err(|why| Fault::input(format!("record {number}: {why}")))?);
         }
         let parked = self.ledger.park_all(&new)?;
         let added: Vec<i64> = parked
@@ -490,8 +495,9 @@ impl Exported {
     fn into_record(self) -> Result<NewFailed, String> {
         if self.format != EXPORT_FORMAT {
             return Err(format!(
-                "its format is `{}`, this version reads `{EXPORT_FORMAT}`",
-                self.format
+                "its format is `{}`, this version reads `{EXPORT_FORMAT}` and `{}`",
+                self.format,
+                dead_letter::FORMAT
             ));
         }
         let bytes = |what: &str, text: &str| {
