@@ -87,8 +87,11 @@ impl Delivery {
             .collect();
         self.note_connection_answer(&ended, &rows);
         let delivered = self.settle_delivered(&ended, &rows);
-        if delivered && trial.is_some() {
-            // The target answers: the next trial need not wait for the cap.
+        let taken = rows
+            .iter()
+            .any(|(_, outcome)| outcome.reaction() == Reaction::HandedOver);
+        if (delivered || taken) && trial.is_some() {
+            // The target takes writes: the next trial need not wait for the cap.
             if let Some(lane) = self.lanes.get_mut(&lane_id) {
                 lane.trial_at_ms = self.now_ms;
             }
@@ -158,7 +161,7 @@ impl Delivery {
 
     /// Settles what was delivered. `true` if anything was.
     fn settle_delivered(&mut self, ended: &Ended, rows: &[(u64, &Outcome)]) -> bool {
-        let mut delivered = false;
+        let (mut delivered, mut handed_over) = (false, false);
         for (seq, outcome) in rows {
             let result = match outcome.reaction() {
                 Reaction::Delivered if outcome.repeat => SettleResult::DeliveredAsRepeat,
@@ -168,6 +171,7 @@ impl Delivery {
                 _ => continue,
             };
             delivered |= result != SettleResult::SentUnconfirmed;
+            handed_over |= result == SettleResult::SentUnconfirmed;
             if result != SettleResult::DeliveredAsRepeat {
                 self.check_window(ended.lane, *seq);
             }
@@ -176,6 +180,8 @@ impl Delivery {
         }
         if delivered {
             self.evidence(ended.target, ended.sent_mark);
+        } else if handed_over {
+            self.taken(ended.target, ended.sent_mark);
         }
         delivered
     }

@@ -31,11 +31,6 @@ impl Delivery {
             .suspects
             .retain(|_, failures| failures.last >= sent_mark);
         target.failing.retain(|_, mark| *mark >= sent_mark);
-        let ambiguous: Vec<(LaneId, u64)> = target
-            .ambiguous
-            .extract_if(.., |_, mark| *mark < sent_mark)
-            .map(|(write, _)| write)
-            .collect();
         for ((lane, seq), whole, alone) in judged {
             if whole {
                 self.charge(lane, seq, clock, u32::MAX, alone);
@@ -44,6 +39,30 @@ impl Delivery {
                 self.charge(lane, seq, clock, 1, false);
             }
         }
+        self.judge_ambiguous(number, sent_mark);
+    }
+
+    /// The network took a write at a target where nothing ever confirms. It is all that is ever known
+    /// there: it ends the interruption and is the verdict on resends that were ambiguous, too, which
+    /// would wait for ever else. It is no evidence that a failure was its write's own.
+    pub(crate) fn taken(&mut self, number: u32, sent_mark: u64) {
+        if let Some(target) = self.targets.get_mut(&number) {
+            target.interrupted = false;
+            target.vanished.clear();
+        }
+        self.judge_ambiguous(number, sent_mark);
+    }
+
+    /// Writes whose resend was ambiguous before this mark park: another write got through since.
+    fn judge_ambiguous(&mut self, number: u32, sent_mark: u64) {
+        let Some(target) = self.targets.get_mut(&number) else {
+            return;
+        };
+        let ambiguous: Vec<(LaneId, u64)> = target
+            .ambiguous
+            .extract_if(.., |_, mark| *mark < sent_mark)
+            .map(|(write, _)| write)
+            .collect();
         for (id, seq) in ambiguous {
             let Some(write) = self
                 .lanes

@@ -219,7 +219,7 @@ impl Delivery {
         let Some(ghost) = self.ghosts.remove(&id) else {
             return;
         };
-        let mut settled = 0_u32;
+        let mut delivered = false;
         for (seq, outcome) in ghost.seqs.iter().zip(outcomes) {
             let result = match outcome.reaction() {
                 Reaction::Delivered if outcome.repeat => SettleResult::DeliveredAsRepeat,
@@ -252,9 +252,15 @@ impl Delivery {
                     "the answer of a fenced request came before the resend",
                 );
                 self.settle(ghost.lane, *seq, result, Dependents::Release);
-                settled += 1;
-                if let (Some(target), 1) = (target, settled) {
-                    self.evidence(target, ghost.sent_mark);
+                match (target, result) {
+                    (Some(target), SettleResult::SentUnconfirmed) => {
+                        self.taken(target, ghost.sent_mark);
+                    }
+                    (Some(target), _) if !delivered => {
+                        delivered = true;
+                        self.evidence(target, ghost.sent_mark);
+                    }
+                    _ => {}
                 }
             }
         }

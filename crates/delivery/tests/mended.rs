@@ -365,3 +365,45 @@ fn a_direct_send_that_a_person_parks_stays_as_it_is() {
         Some(&DirectResult::Delivered { repeat: false })
     );
 }
+
+/// At a target that never confirms, as raw TCP is, no delivery ever comes: a write cut twice was held
+/// until a person came, and the lane behind it went on at one write a backoff cap.
+#[test]
+fn what_was_cut_twice_where_nothing_confirms_parks_once_the_network_takes_another() {
+    let mut rig = Rig::connected();
+    rig.lane(strict(0));
+    rig.accept(0, 1, 4, None);
+    for _ in 0..2 {
+        rig.wait_for_request();
+        assert_eq!(rig.answer_next(&Outcome::failed_maybe(detail())), [1]);
+    }
+    assert_eq!(rig.count(EventCode::AmbiguousHeld), 1);
+    let began = rig.now;
+    rig.wait_for_request();
+    assert_eq!(rig.answer_next(&Outcome::sent_unconfirmed()), [2]);
+    assert_eq!(rig.parked.get(&(0, 1)), Some(&ParkReason::MayHaveLanded));
+    let trial = rig.now;
+    rig.run(trial + 1_000, |_, _, _| Outcome::sent_unconfirmed());
+    assert_eq!(
+        rig.result(0, 4),
+        Some(SettleResult::SentUnconfirmed),
+        "the rest flows"
+    );
+    assert!(trial - began <= HOUR);
+}
+
+/// It charges nothing: a kernel takes writes for a peer that is gone.
+#[test]
+fn what_the_network_takes_is_no_evidence_against_a_write_that_fails() {
+    let mut rig = Rig::connected();
+    rig.lane(attempts(unordered(0), 1));
+    rig.lane(unordered(1));
+    rig.accept(0, 1, 1, None);
+    rig.accept(1, 1, 400, None);
+    rig.run(HOUR, |_, lane, _| match lane {
+        0 => Outcome::retry(detail()),
+        _ => Outcome::sent_unconfirmed(),
+    });
+    assert_eq!(rig.parked.get(&(0, 1)), None);
+    assert_eq!(rig.notes.get(&(0, 1)).map_or(0, |note| note.attempts), 0);
+}
