@@ -75,6 +75,8 @@ event_codes! {
     HaltedOver = "halted_over", Info;
     /// A write whose resend was ambiguous too is held.
     AmbiguousHeld = "ambiguous_held", Warning;
+    /// A direct send is refused or spent, and its source keeps the message.
+    DirectHeld = "direct_held", Warning;
     /// A maybe-applied write outlived its window: a repeat may be a second copy.
     WindowPassed = "window_passed", Warning;
     /// A refused atomic batch is split.

@@ -165,8 +165,29 @@ impl Delivery {
                 }
                 self.check_halt(id);
             }
-            Some(DirectMode::Hold) => self.keep_trying(id, seq, None),
+            Some(DirectMode::Hold) => {
+                self.tell_direct_held(id, seq, reason);
+                self.keep_trying(id, seq, None);
+            }
         }
+    }
+
+    /// Says once that a direct send is refused or spent while its source has the message: it is held,
+    /// and nobody else would tell.
+    fn tell_direct_held(&mut self, id: LaneId, seq: u64, reason: ParkReason) {
+        let Some(write) = self.lanes.get(&id).and_then(|lane| lane.writes.get(&seq)) else {
+            return;
+        };
+        if write.note.has(WriteNote::SPENT) {
+            return;
+        }
+        let mut detail = write.failure(reason.name()).detail;
+        detail.message = format!(
+            "its source keeps the message until it is delivered ({}): {}",
+            reason.name(),
+            detail.message
+        );
+        self.event(EventCode::DirectHeld, Some(id), None, Some(seq), detail);
     }
 
     /// Keeps a write and tries again later, at the backoff's cap unless told otherwise.

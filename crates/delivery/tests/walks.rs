@@ -341,6 +341,37 @@ fn a_direct_send_blocked_far_beyond_ack_wait_is_answered_once_and_copied_at_most
     assert!(rig.requests < 120, "{} requests", rig.requests);
 }
 
+/// It was tried again without a word: nobody heard why nothing went on.
+#[test]
+fn a_direct_send_that_is_refused_and_held_says_so_once() {
+    let mut rig = Rig::connected();
+    let mut cfg = strict(0);
+    cfg.direct = Some(DirectMode::Hold);
+    rig.lane(cfg);
+    let write = DirectWrite {
+        seq: 1,
+        bytes: 10,
+        ..DirectWrite::default()
+    };
+    rig.input(Input::Direct {
+        lane: LaneId(0),
+        write,
+    });
+    let mut refused = 0;
+    rig.run(3 * HOUR, |now, _, _| {
+        if now < 2 * HOUR {
+            refused += 1;
+            Outcome::refused(detail())
+        } else {
+            Outcome::delivered()
+        }
+    });
+    assert!(refused > 2, "it is tried again: {refused}");
+    assert_eq!(rig.count(EventCode::DirectHeld), 1);
+    let answer = DirectResult::Delivered { repeat: false };
+    assert_eq!(rig.answers.get(&1), Some(&answer));
+}
+
 #[test]
 fn a_session_is_told_at_once_and_a_maybe_is_never_sent_again() {
     let mut rig = Rig::connected();

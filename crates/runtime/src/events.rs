@@ -156,6 +156,7 @@ fn code_of(code: EventCode) -> Option<Code> {
         EventCode::HaltedOnOneWrite => Code::HaltedOnOneWrite,
         EventCode::HaltedOver => Code::HaltEnded,
         EventCode::AmbiguousHeld => Code::WriteHeld,
+        EventCode::DirectHeld => Code::MessageHeld,
         EventCode::HandlerBlocked => Code::HandlerBlocked,
         EventCode::WindowPassed => Code::WindowPassed,
         EventCode::ConnectionFenced => Code::ConnectionFenced,

@@ -11,7 +11,7 @@
 mod common;
 
 use common::config::{Config, FAST, send, to_table};
-use common::{Poster, assert_ledgers, assert_once, drained, read_stream, read_table};
+use common::{Poster, assert_ledgers, assert_once, drained, make_stream, read_stream, read_table};
 use consign_e2e::{Host, free_port};
 use std::io::Write as _;
 use std::time::Duration;
@@ -179,18 +179,4 @@ async fn tailed_lines_become_files_once_each_over_kills() {
         );
     }
     assert_eq!(host.stop(), Some(0));
-}
-
-async fn make_stream(url: &str, name: &str, subject: &str) {
-    let client = async_nats::connect(url).await.unwrap();
-    let config = async_nats::jetstream::stream::Config {
-        name: name.to_owned(),
-        subjects: vec![subject.to_owned()],
-        duplicate_window: Duration::from_secs(120),
-        ..Default::default()
-    };
-    async_nats::jetstream::new(client)
-        .create_stream(config)
-        .await
-        .unwrap();
 }

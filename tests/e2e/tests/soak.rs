@@ -14,7 +14,7 @@
 mod common;
 
 use common::config::{Config, FAST, send};
-use common::{assert_ledgers, assert_once, drained, ok, read_stream, read_table};
+use common::{assert_ledgers, assert_once, drained, make_stream, ok, read_stream, read_table};
 use consign_e2e::{Host, free_port};
 use consign_testkit::PrivateService;
 use serde_json::{Value, json};
@@ -157,18 +157,6 @@ fn config(port: u16, nats: &str, stream: &str, subject: &str) -> String {
         .connection("bus", "nats", &format!("servers: [\"{nats}\"]"))
         .hooks(port, &[table, receipt, bus])
         .text()
-}
-
-/// Longer than the soak: what is sent again after the longest outage is still recognised.
-async fn make_stream(url: &str, name: &str, subject: &str) {
-    let jetstream = async_nats::jetstream::new(async_nats::connect(url).await.unwrap());
-    let config = async_nats::jetstream::stream::Config {
-        name: name.to_owned(),
-        subjects: vec![subject.to_owned()],
-        duplicate_window: Duration::from_secs(7_200),
-        ..Default::default()
-    };
-    jetstream.create_stream(config).await.unwrap();
 }
 
 fn open(folder: &Path) -> rusqlite::Connection {

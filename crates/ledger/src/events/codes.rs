@@ -85,6 +85,7 @@ codes! {
     Refused = "refused",
     MayHaveLanded = "may_have_landed",
     WriteHeld = "write_held",
+    MessageHeld = "message_held",
     WindowPassed = "window_passed",
     WriteExpired = "write_expired",
     WriteDropped = "write_dropped",

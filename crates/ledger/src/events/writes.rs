@@ -32,6 +32,13 @@ pub(super) static ENTRIES: &[Entry] = &[
         ["write_key": "the write", "held": "how many are held"]
     ),
     entry!(
+        MessageHeld, Warn, "A direct send fails and its message is held",
+        "The source keeps the message, its lease is extended, and the send is tried again at the longest pause. What must not overtake it waits behind it. One event for each message.",
+        "The destination refuses this message, or its attempts are spent, and no error handler says what to do with it.",
+        "Mend what the message of the event names; it goes on by itself. With `on_failure: { handler: isolate_poison }` such a message is set aside and the rest flows; with `delivery: buffered` the write is parked instead.",
+        ["seq": "the write's number in its lane", "code": "the destination's code"]
+    ),
+    entry!(
         WindowPassed, Warn, "A repeat is no longer recognised",
         "A write that may have landed is older than the time for which its destination recognises a repeat. It now counts as at least once: it is sent again and may be a second copy, or is parked with `on_window_passed: park`.",
         "An outage longer than the destination's window; or a copy that left inside the window and was answered after it.",

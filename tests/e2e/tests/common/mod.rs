@@ -137,6 +137,21 @@ pub fn assert_once(effects: &Effects, ids: &[String]) {
     );
 }
 
+/// A stream of one subject, whose window is longer than any test: what is sent again is recognised.
+pub async fn make_stream(url: &str, name: &str, subject: &str) {
+    let client = async_nats::connect(url).await.unwrap();
+    let config = async_nats::jetstream::stream::Config {
+        name: name.to_owned(),
+        subjects: vec![subject.to_owned()],
+        duplicate_window: Duration::from_secs(7_200),
+        ..Default::default()
+    };
+    async_nats::jetstream::new(client)
+        .create_stream(config)
+        .await
+        .unwrap();
+}
+
 /// Every message of a JetStream stream, read without the connector: id from the body, key from the header.
 pub async fn read_stream(url: &str, stream: &str) -> Effects {
     let client = async_nats::connect(url).await.unwrap();
