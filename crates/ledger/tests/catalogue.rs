@@ -4,9 +4,10 @@ use consign_ledger::{Code, Severity, events};
 use std::collections::BTreeSet;
 
 /// Commands that a page may name.
-const COMMANDS: [&str; 20] = [
+const COMMANDS: [&str; 21] = [
     "run", "check", "test", "explain", "show", "plugins", "promises", "status", "events", "schema",
     "vrl", "failed", "jobs", "outages", "trace", "drill", "pause", "resume", "wait", "new",
+    "buffer",
 ];
 
 #[test]

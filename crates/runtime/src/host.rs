@@ -7,6 +7,7 @@ use crate::engine::{Engine, Parts, engine};
 use crate::events::Events;
 use crate::handlers::Handlers;
 use crate::lanes::Lanes;
+use crate::offline::{OfflineError, Opened, open_buffer};
 use crate::operator::{Operator, control, replay};
 use crate::outages::{Outages, UPDATE_EVERY};
 use crate::park::Parker;
@@ -19,6 +20,7 @@ use crate::retention;
 use crate::settings;
 use crate::source::{AdapterState, SourceSpec, Sources};
 use crate::steps::Steps;
+use crate::watch;
 use crate::wire::{Numbers, Wire, wire};
 use consign_buffer::{Buffer, Recovery};
 use consign_config::{Adapter, Config};
@@ -117,18 +119,17 @@ impl Host {
             dir: dir.clone(),
             message,
         };
-        make_private(&dir).map_err(|error| {
-            fail(format!(
-                "cannot be made: {error}; check the path and its permissions"
-            ))
+        let opened = open_buffer(&plan.config).await;
+        let Opened {
+            buffer,
+            recovery,
+            healed,
+        } = opened.map_err(|error| match error {
+            OfflineError::DataDir { source, .. } => fail(format!(
+                "cannot be made: {source}; check the path and its permissions"
+            )),
+            error => fail(error.to_string()),
         })?;
-        let (buffer, recovery) = Buffer::open(
-            dir.join("buffer"),
-            settings::buffer_options(&plan.config),
-            Arc::new(consign_buffer::RealFilesystem),
-        )
-        .await
-        .map_err(|error| fail(error.to_string()))?;
         let path = dir.join("ledger.db");
         let options = settings::ledger_options(&plan.config);
         let ledger_path = path.clone();
@@ -162,7 +163,7 @@ impl Host {
         replay::recover(&buffer, &ledger).await.map_err(fail)?;
         let of = ledger.clone();
         let paused = replay::blocking(move || of.paused()).await.map_err(fail)?;
-        report_recovery(&events, &recovery, &buffer);
+        report_recovery(&events, &recovery, &healed, &buffer);
         if !had_ledger {
             report_lost_ledger(&events, &ledger_path, &buffer);
         }
@@ -265,6 +266,12 @@ impl Host {
         let (of, reports) = (Arc::clone(&host), Arc::clone(&outages));
         host.own(tokio::spawn(report_outages(of, reports)));
         host.own(tokio::spawn(retention::keep(Arc::clone(&host), operator)));
+        host.own(tokio::spawn(watch::watch(
+            host.buffer.clone(),
+            host.events.clone(),
+            plan.config.data_dir(),
+            host.recovery.lost.clone(),
+        )));
         for name in names {
             host.start_source(&name);
         }
@@ -485,7 +492,7 @@ async fn report_outages(host: Arc<Host>, outages: Arc<Outages>) {
     }
 }
 
-fn make_private(dir: &Path) -> std::io::Result<()> {
+pub(crate) fn make_private(dir: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
     std::fs::DirBuilder::new()
         .recursive(true)

@@ -5,6 +5,7 @@
 //! * `adapter`, `acceptance`: a message from its source to one durable record.
 //! * `steps`, `handlers`, `functions`: what plugins do to a message on its way, and to one that failed.
 //! * [`operator`]: what people do to failed messages and to a running host.
+//! * [`offline`], [`lock`]: the buffer of a host that does not run, for the command line.
 //! * `engine`, `plugs`, `park`: what the delivery machine asks for, carried out.
 
 mod acceptance;
@@ -21,6 +22,7 @@ pub mod host;
 pub mod inspect;
 mod lanes;
 pub mod lock;
+pub mod offline;
 pub mod operator;
 mod outages;
 mod park;
@@ -39,6 +41,7 @@ mod steps;
 mod targets;
 mod token;
 pub mod view;
+mod watch;
 mod wire;
 mod work;
 

@@ -2,13 +2,19 @@
 
 use crate::clock;
 use crate::events::Events;
-use consign_buffer::{Buffer, Recovery};
+use crate::watch::corruption;
+use consign_buffer::{Buffer, Lost, Recovery};
 use consign_delivery::SettleResult;
 use consign_ledger::{Code, Event};
 use std::path::Path;
 
-/// Reports an unclean exit, a cut tail and what the buffer found damaged.
-pub(crate) fn report_recovery(events: &Events, recovery: &Recovery, buffer: &Buffer) {
+/// Reports an unclean exit, a cut tail, what the buffer found damaged, and the second copies that stood in.
+pub(crate) fn report_recovery(
+    events: &Events,
+    recovery: &Recovery,
+    healed: &[String],
+    buffer: &Buffer,
+) {
     let at = clock::wall_unix_ms_i64();
     if recovery.unclean_exit {
         let lanes = buffer.lanes();
@@ -27,24 +33,16 @@ pub(crate) fn report_recovery(events: &Events, recovery: &Recovery, buffer: &Buf
     if recovery.torn_bytes > 0 {
         events.emit(Event::new(Code::BufferTailCut, at).field("bytes", recovery.torn_bytes));
     }
-    if !recovery.lost.is_empty() {
-        let lost = &recovery.lost;
+    if let Some(event) = corruption(&Lost::default(), &recovery.lost) {
+        events.emit(event);
+    }
+    if !healed.is_empty() {
         events.emit(
-            Event::new(Code::BufferCorruption, at)
-                .field("records", lost.records)
-                .field("writes", lost.writes)
-                .field("files", lost.files)
-                .field("quarantined_bytes", lost.quarantined_bytes)
+            Event::new(Code::BufferHealed, at)
+                .field("copies", healed.len())
                 .message(format!(
-                    "the buffer was damaged: {}{} writes are lost. {}",
-                    // What a missing record or file held cannot be counted in writes.
-                    if lost.records > 0 || lost.files > 0 {
-                        "at least "
-                    } else {
-                        ""
-                    },
-                    lost.writes,
-                    lost.notes.join("; ")
+                    "nothing is lost, but the disk is to be looked at: {}",
+                    healed.join("; ")
                 )),
         );
     }

@@ -212,7 +212,9 @@ fn orphan(stats: &consign_buffer::LaneStats) -> LaneStatus {
     }
 }
 
-pub(crate) fn result_name(code: u8) -> String {
+/// What a settlement's code is called.
+#[must_use]
+pub fn result_name(code: u8) -> String {
     match code {
         consign_buffer::LOST => states::LOST.to_owned(),
         consign_buffer::PURGED => SettleResult::Purged.name().to_owned(),

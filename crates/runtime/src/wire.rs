@@ -298,7 +298,7 @@ pub fn report_orphans(buffer: &Buffer, events: &Events) -> Vec<(String, u64)> {
         .collect()
 }
 
-fn lane_spec(
+pub(crate) fn lane_spec(
     adapter: &Adapter,
     route: &consign_config::Route,
     send: &SendConfig,
