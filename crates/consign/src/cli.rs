@@ -205,6 +205,11 @@ pub enum Command {
     /// Failed messages: look into them, send them again, edit, skip, move.
     #[command(subcommand)]
     Failed(Box<acting::Failed>),
+    /// What a stopped host's folder holds: look, check, carry elsewhere.
+    Buffer {
+        #[command(subcommand)]
+        act: Buffer,
+    },
     /// Bulk work under way and done.
     Jobs(acting::JobsArgs),
     /// The shell's completion script.
@@ -290,6 +295,56 @@ pub enum Show {
         #[arg(value_hint = ValueHint::FilePath)]
         file: PathBuf,
     },
+}
+
+/// `consign buffer …`.
+#[derive(Debug, Subcommand)]
+pub enum Buffer {
+    /// Lanes, pending writes and the log, from the newest checkpoint and the log behind it. Writes nothing.
+    Inspect {
+        #[command(flatten)]
+        at: Stopped,
+    },
+    /// Read every byte that is still needed, and name file and offset of what does not check. Writes nothing.
+    Verify {
+        #[command(flatten)]
+        at: Stopped,
+    },
+    /// Pending writes, one JSON document a line, to be imported elsewhere. The folder stays as it is.
+    Export {
+        #[command(flatten)]
+        at: Stopped,
+        /// Into this new file (mode 0600) instead of standard output.
+        #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        output: Option<PathBuf>,
+    },
+    /// Accept an export's writes into the stopped host of a configuration, under their old keys. Writes that are
+    /// pending there already are passed over.
+    Import {
+        /// The host's configuration: its sends are the lanes.
+        #[arg(value_name = "CONFIG", value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+        /// What `consign buffer export` wrote; `-` reads standard input.
+        #[arg(value_name = "EXPORT", value_hint = ValueHint::FilePath)]
+        from: PathBuf,
+        /// Only this lane, `adapter/route/send`; may be given several times.
+        #[arg(long = "lane", value_name = "LANE")]
+        lanes: Vec<String>,
+        /// Check every line, accept none.
+        #[arg(long)]
+        dry_run: bool,
+    },
+}
+
+/// A stopped host's folder.
+#[derive(Debug, Args)]
+pub struct Stopped {
+    /// The host's data_dir, or its configuration.
+    #[arg(value_name = "DATA_DIR", value_hint = ValueHint::AnyPath)]
+    pub folder: PathBuf,
+    /// Only this lane, `adapter/route/send`; may be given several times.
+    #[arg(long = "lane", value_name = "LANE")]
+    pub lanes: Vec<String>,
 }
 
 /// Which running host a command speaks to.

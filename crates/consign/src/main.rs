@@ -137,6 +137,7 @@ fn run(cli: Cli) -> Result<(), CliError> {
             timeout,
         } => commands::control::wait(out, &target, what, &lanes, &timeout),
         Command::Failed(command) => commands::failed::run(out, *command),
+        Command::Buffer { act } => commands::buffer::run(out, act),
         Command::Jobs(args) => commands::jobs::run(out, &args),
         Command::Completions { shell } => {
             let mut command = <Cli as clap::CommandFactory>::command();

@@ -1,5 +1,6 @@
 //! One file per command.
 
+pub mod buffer;
 pub mod check;
 pub mod control;
 pub mod events;

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses some of these")]
 
 pub mod config;
+pub mod flood;
 pub mod server;
 
 use consign_e2e::Host;
