@@ -300,6 +300,26 @@ async fn a_flipped_bit_in_a_copy_is_healed_and_said() {
 }
 
 #[tokio::test]
+async fn without_a_checkpoint_nothing_is_said_to_have_stood_in() {
+    let dir = TempDir::new().unwrap();
+    fill(dir.path(), false).await;
+    for slot in ["checkpoint-0", "checkpoint-1"] {
+        let path = dir.path().join(slot);
+        let half = std::fs::metadata(&path).unwrap().len() as usize / 2;
+        for at in [100, half + 100] {
+            flip(&path, at);
+        }
+    }
+    let verified = verify(dir.path(), fs()).unwrap();
+    assert!(verified.found.healed.is_empty() && !verified.is_whole());
+    let notes = verified.found.lost.notes.join("\n");
+    assert!(
+        notes.contains("no checkpoint is left that checks"),
+        "{notes}"
+    );
+}
+
+#[tokio::test]
 async fn an_export_is_imported_elsewhere_once_with_the_same_keys_and_bytes() {
     for small in [false, true] {
         let from = TempDir::new().unwrap();

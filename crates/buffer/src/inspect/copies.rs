@@ -77,15 +77,17 @@ fn checkpoints(dir: &Path, fs: &dyn Filesystem, found: &mut SecondCopies) -> io:
     }
     // As opening decides: a slot is as new as its first copy that checks.
     let age = |(_, first, second): &(usize, Option<u64>, Option<u64>)| first.or(*second);
-    let current = slots.iter().max_by_key(|slot| age(slot)).map(|s| s.0);
+    let current = slots.iter().filter(|slot| age(slot).is_some());
+    let Some(current) = current.max_by_key(|slot| age(slot)).map(|slot| slot.0) else {
+        // With no checkpoint left nothing stood in, and opening says so itself.
+        return Ok(());
+    };
     for (slot, first, second) in slots {
-        let is_current = Some(slot) == current;
+        let is_current = slot == current;
         let (which, instead) = match (first, second) {
             (Some(_), Some(_)) => continue,
             (None, Some(_)) => ("its first copy", "the second was read"),
             (Some(_), None) => ("its second copy", "the first was read"),
-            // With no checkpoint left there was nothing to stand in, and opening says so itself.
-            (None, None) if is_current => continue,
             (None, None) => ("neither copy", "the other checkpoint was read"),
         };
         let verb = if which == "neither copy" {
