@@ -70,6 +70,7 @@ adapters:
             operation: sqlite.write
             delivery: direct
             order: none
+            retry: {{ backoff: {{ initial: 50ms, max: 500ms }} }}
             config: {{ table: t, columns: {{ id: "{{{{ .body.id }}}}" }}, write_key_column: write_key }}
 "#,
                 url = nats.url,
