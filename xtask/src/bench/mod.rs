@@ -6,6 +6,7 @@ use crate::error::{Context, Result, failed};
 use crate::workspace::{Workspace, cargo_command};
 use clap::Subcommand;
 use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
 use std::process::Stdio;
 
 /// What can be measured.
@@ -13,9 +14,24 @@ use std::process::Stdio;
 pub enum Bench {
     /// The durable buffer, beside `fio` overwriting a preallocated file with a flush per write.
     Buffer {
-        /// Arguments of the measuring program, after `--`.
+        /// Arguments of the measuring program, after `--`: `--seconds N` (3), `--rounds N` (3), `--dir PATH`.
         #[arg(last = true)]
         args: Vec<String>,
+    },
+    /// Memory and start-up time with a backlog on the disk: filled, killed, opened, drained in part.
+    Backlog {
+        /// GiB of bodies. Less is measured where the disk would keep less than 3 GiB or the time is over.
+        #[arg(long, default_value_t = 10.0)]
+        gib: f64,
+        /// Bytes of one body.
+        #[arg(long, default_value_t = 1024)]
+        body: usize,
+        /// The longest the filling may take.
+        #[arg(long, default_value_t = 10)]
+        minutes: u64,
+        /// Where the backlog is put; removed afterwards. The system's temporary folder unless named.
+        #[arg(long)]
+        dir: Option<PathBuf>,
     },
     /// The delay of a critical lane alone, and beside a bulk backlog that drains meanwhile.
     Classes(classes::Options),
@@ -25,6 +41,20 @@ pub enum Bench {
 pub fn bench(workspace: &Workspace, bench: &Bench) -> Result<()> {
     match bench {
         Bench::Buffer { args } => buffer(workspace, args),
+        Bench::Backlog {
+            gib,
+            body,
+            minutes,
+            dir,
+        } => {
+            let mut args = vec![
+                format!("--backlog={gib}"),
+                format!("--body={body}"),
+                format!("--minutes={minutes}"),
+            ];
+            args.extend(dir.iter().map(|dir| format!("--dir={}", dir.display())));
+            buffer(workspace, &args)
+        }
         Bench::Classes(options) => classes::run(workspace, options),
     }
 }
