@@ -1,8 +1,8 @@
 //! Runs the buffer's simulation over many seeds:
-//! `buffer-sim [--from N] [--seeds N] [--actions N] [--planted 1] [--trace 1]`.
+//! `buffer-sim [--from N] [--seeds N] [--actions N] [--planted all|NAME] [--trace 1]`.
 //!
-//! With `--planted 1` it looks for the first seed that finds each planted bug instead; with `--trace 1` each run tells
-//! what happens in it.
+//! With `--planted` it looks for the first seed that finds each planted bug, or the one named, instead; with `--trace 1`
+//! each run tells what happens in it.
 //!
 //! Prints each seed that fails, a table of hits per fault and call site, and runs per second. Of 100,000 seeds and more
 //! it asks that every cell of the table was hit which can be (see `sim::cells`); whatever the number, none may be hit
@@ -19,15 +19,19 @@ use consign_buffer::sim::{Fault, Report, Scenario, possible, run};
 /// From this many seeds on a cell that stays at zero fails the run.
 const ENOUGH_SEEDS: u64 = 100_000;
 
-fn argument(name: &str, default: u64) -> u64 {
-    let mut args = std::env::args().skip_while(|a| a != name).skip(1);
-    args.next().and_then(|v| v.parse().ok()).unwrap_or(default)
+fn text(name: &str) -> Option<String> {
+    std::env::args().skip_while(|a| a != name).nth(1)
 }
 
-/// Prints the first seed that finds each planted bug.
-fn find_planted(from: u64, seeds: u64, actions: u32) {
+fn argument(name: &str, default: u64) -> u64 {
+    text(name).and_then(|v| v.parse().ok()).unwrap_or(default)
+}
+
+/// Prints the first seed that finds each planted bug, or the one named.
+fn find_planted(name: &str, from: u64, seeds: u64, actions: u32) {
     let mut missed = 0;
-    for planted in Planted::ALL {
+    let named = |planted: &&Planted| name == "all" || format!("{planted:?}") == name;
+    for planted in Planted::ALL.iter().filter(named) {
         let found = (from..from + seeds).find_map(|seed| {
             Some((
                 seed,
@@ -60,8 +64,8 @@ fn main() {
     let (from, seeds) = (argument("--from", 0), argument("--seeds", 100_000));
     let actions = u32::try_from(argument("--actions", 300)).unwrap_or(300);
     let trace = argument("--trace", 0) == 1;
-    if argument("--planted", 0) == 1 {
-        find_planted(from, seeds, actions);
+    if let Some(name) = text("--planted") {
+        find_planted(&name, from, seeds, actions);
         return;
     }
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());

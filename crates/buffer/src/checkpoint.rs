@@ -1,33 +1,19 @@
-//! The checkpoint: everything that is not a pending write in the log, and where replay begins.
-//!
-//! Two slot files are overwritten in turn, in place, so a checkpoint needs no new space on a full disk and a torn one
-//! leaves the other slot whole. Each slot holds its checkpoint twice, at 0 and at half the file, so one flipped bit
-//! costs nothing.
+//! The checkpoint: everything that is not a pending write in the log, and where replay begins. The files it is kept in
+//! are a matter of `slots`.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io;
-use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 
 use crate::codec::{Put, Take};
-use crate::fs::{FileHandle, Filesystem, Open, read_full_at, write_all_at};
 use crate::items::{put_state, take_state};
 use crate::keys::{Bucket, KeyFile, Partition};
 use crate::lane::SpillFile;
-use crate::log::{FORMAT_VERSION, LogPoint};
+use crate::log::LogPoint;
 use crate::planted::Planted;
+use crate::plausible;
 use crate::seqset::SeqSet;
 use crate::state::State;
-
-const MAGIC: &[u8; 8] = b"CNSGNCKP";
-const HEAD: usize = 64;
-/// A slot's first size is a thousandth of the log, within these. It is written out when the slot is made, so that
-/// checkpoints of that size never need space.
-pub(crate) const MIN_SLOT_BYTES: u64 = 16 << 10;
-pub(crate) const FIRST_SLOT_BYTES: u64 = 1 << 20;
-/// A checkpoint larger than this is not one.
-pub(crate) const MAX_SLOT_BYTES: u64 = 4 << 30;
 
 /// What a checkpoint changes in the state once it is durable.
 #[derive(Debug, Default)]
@@ -113,8 +99,37 @@ pub(crate) struct Decoded {
     pub(crate) epoch: u32,
     /// The length each of the log's files must have; 0 = any, [`LOST_SLOT`] = a loss that is yet to be told.
     pub(crate) sizes: Vec<u64>,
+    /// What an opening found and may not have told.
+    pub(crate) untold: Untold,
+    rebuilt_at: u64,
     /// Bytes before the lengths.
     body: usize,
+}
+
+/// Damage that an opening found, as the next opening has to know it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Untold {
+    #[default]
+    Nothing,
+    /// It is to be found out anew what is pending.
+    Found,
+    /// The checkpoint says what was found out. The first checkpoint of the run that tells it takes this away.
+    MadeGood,
+}
+
+impl Untold {
+    fn code(self) -> u8 {
+        match self {
+            Untold::Nothing => 0,
+            Untold::Found => 1,
+            Untold::MadeGood => 2,
+        }
+    }
+
+    fn of(code: u8) -> Option<Untold> {
+        let all = [Untold::Nothing, Untold::Found, Untold::MadeGood];
+        all.into_iter().find(|u| u.code() == code)
+    }
 }
 
 /// Stands for the length of a log file that was found missing or cut short, until an opening has told so.
@@ -127,6 +142,7 @@ pub(crate) fn encode(
     point: LogPoint,
     epoch: u32,
     sizes: &[u64],
+    untold: Untold,
     planted: Option<Planted>,
 ) -> Vec<u8> {
     let mut out = Vec::new();
@@ -209,19 +225,32 @@ pub(crate) fn encode(
         out.put_bytes(source.as_bytes());
         out.put_bytes(value);
     }
-    put_sizes(&mut out, sizes);
+    let mut gaps = state.gaps.clone();
+    gaps.forget_below(point.seq);
+    put_tail(&mut out, sizes, untold, &gaps, state.rebuilt_at);
     out
 }
 
-fn put_sizes(out: &mut Vec<u8>, sizes: &[u64]) {
+/// What stands behind the state: it changes while an opening finds out what is missing.
+fn put_tail(out: &mut Vec<u8>, sizes: &[u64], untold: Untold, gaps: &SeqSet, rebuilt_at: u64) {
     put_len(out, sizes.len());
     sizes.iter().for_each(|bytes| out.put_u64(*bytes));
+    out.put_u8(untold.code());
+    put_set(out, gaps);
+    out.put_u64(rebuilt_at);
 }
 
-/// The same checkpoint with other lengths of the log's files.
-pub(crate) fn with_sizes(payload: &[u8], found: &Decoded, sizes: &[u64]) -> Vec<u8> {
+/// The same checkpoint with other lengths of the log's files, and with what an opening found out noted as untold.
+/// `gaps` are the missing log records that were told before.
+pub(crate) fn amended(
+    payload: &[u8],
+    found: &Decoded,
+    sizes: &[u64],
+    untold: Untold,
+    gaps: &SeqSet,
+) -> Vec<u8> {
     let mut out = payload.get(..found.body).unwrap_or(payload).to_vec();
-    put_sizes(&mut out, sizes);
+    put_tail(&mut out, sizes, untold, gaps, found.rebuilt_at);
     out
 }
 
@@ -235,7 +264,7 @@ pub(crate) fn decode(payload: &[u8], state: &mut State) -> Option<Decoded> {
         offset: take.u64()?,
         seq: take.u64()?,
     };
-    let lanes = take.u32()?;
+    let lanes = take.u32().filter(|n| *n <= plausible::MAX_LANES)?;
     for number in 0..lanes {
         let id = take.text()?;
         state.name_lane(number, id);
@@ -258,9 +287,9 @@ pub(crate) fn decode(payload: &[u8], state: &mut State) -> Option<Decoded> {
         for _ in 0..take.u32()? {
             lane.outcomes.insert(take.u8()?, take.u64()?);
         }
-        lane.watch.send_replace(lane.next_seq - 1);
+        lane.watch.send_replace(lane.next_seq.saturating_sub(1));
     }
-    let scopes = take.u32()?;
+    let scopes = take.u32().filter(|n| *n <= plausible::MAX_LANES)?;
     for number in 0..scopes {
         let id = take.text()?;
         state.name_scope(number, id);
@@ -297,6 +326,9 @@ pub(crate) fn decode(payload: &[u8], state: &mut State) -> Option<Decoded> {
             .positions
             .insert(source, Bytes::copy_from_slice(take.bytes()?));
     }
+    if !plausible::checkpoint(state, &point, epoch) {
+        return None;
+    }
     charge_spilled(state);
     // A checkpoint is made while a run is going.
     state.clean = false;
@@ -305,10 +337,20 @@ pub(crate) fn decode(payload: &[u8], state: &mut State) -> Option<Decoded> {
     // Absent from what was written before the lengths were kept.
     let count = if take.is_empty() { 0 } else { take.u32()? };
     let sizes = (0..count).map(|_| take.u64()).collect::<Option<_>>()?;
-    take.is_empty().then_some(Decoded {
+    // So are these.
+    let mut untold = Untold::Nothing;
+    if !take.is_empty() {
+        untold = Untold::of(take.u8()?)?;
+        state.gaps = take_set(take)?;
+        state.rebuilt_at = take.u64()?;
+    }
+    let told = state.rebuilt_at <= plausible::MAX_NUMBER;
+    (take.is_empty() && told).then_some(Decoded {
         point,
         epoch,
         sizes,
+        untold,
+        rebuilt_at: state.rebuilt_at,
         body,
     })
 }
@@ -324,168 +366,5 @@ fn charge_spilled(state: &mut State) {
     }
     for (number, charge) in charges {
         state.lane_mut(number).charged += charge;
-    }
-}
-
-/// What one slot file holds.
-#[derive(Debug)]
-pub(crate) enum SlotFound {
-    Valid {
-        generation: u64,
-        payload: Vec<u8>,
-    },
-    Newer(u32),
-    /// The file is there, and neither copy checks.
-    None,
-    Missing,
-}
-
-fn parse_copy(buf: &[u8]) -> SlotFound {
-    fn fields(buf: &[u8]) -> Option<(u32, u32, u64, &[u8])> {
-        let mut take = Take::new(buf);
-        if take.raw(8)? != MAGIC {
-            return None;
-        }
-        let (version, crc, generation, len) = (take.u32()?, take.u32()?, take.u64()?, take.u64()?);
-        let payload = buf.get(HEAD..)?.get(..usize::try_from(len).ok()?)?;
-        let sum = crc32c::crc32c_append(crc32c::crc32c(&generation.to_le_bytes()), payload);
-        (sum == crc).then_some((version, crc, generation, payload))
-    }
-    match fields(buf) {
-        Some((version, ..)) if version > FORMAT_VERSION => SlotFound::Newer(version),
-        Some((_, _, generation, payload)) => SlotFound::Valid {
-            generation,
-            payload: payload.to_vec(),
-        },
-        None => SlotFound::None,
-    }
-}
-
-/// The generation of one copy, if it checks.
-pub(crate) fn copy_generation(buf: &[u8]) -> Option<u64> {
-    match parse_copy(buf) {
-        SlotFound::Valid { generation, .. } => Some(generation),
-        // Refused by opening, with the version.
-        SlotFound::Newer(_) => Some(u64::MAX),
-        SlotFound::None | SlotFound::Missing => None,
-    }
-}
-
-pub(crate) fn parse_slot(buf: &[u8], planted: Option<Planted>) -> SlotFound {
-    let second = || parse_copy(buf.get(buf.len() / 2..).unwrap_or_default());
-    match parse_copy(buf) {
-        SlotFound::None => second(),
-        // As with a segment's header: one flipped bit must not pass for a newer version.
-        SlotFound::Newer(found) if planted == Some(Planted::OneCopyRefuses) => {
-            SlotFound::Newer(found)
-        }
-        SlotFound::Newer(found) => match second() {
-            valid @ SlotFound::Valid { .. } => valid,
-            _ => SlotFound::Newer(found),
-        },
-        found => found,
-    }
-}
-
-pub(crate) fn slot_path(dir: &Path, slot: usize) -> PathBuf {
-    dir.join(format!("checkpoint-{slot}"))
-}
-
-pub(crate) fn read_slot(
-    fs: &dyn Filesystem,
-    dir: &Path,
-    slot: usize,
-    planted: Option<Planted>,
-) -> io::Result<SlotFound> {
-    let file = match fs.open(&slot_path(dir, slot), Open::Read) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(SlotFound::Missing),
-        other => other?,
-    };
-    let len = file.size()?.min(MAX_SLOT_BYTES);
-    let mut buf = vec![0u8; usize::try_from(len).unwrap_or(0)];
-    let n = read_full_at(file.as_ref(), &mut buf, 0)?;
-    buf.truncate(n);
-    Ok(parse_slot(&buf, planted))
-}
-
-/// The two slots, and which of them holds the last durable checkpoint.
-pub(crate) struct Slots {
-    files: [Box<dyn FileHandle>; 2],
-    pub(crate) generation: u64,
-    pub(crate) current: usize,
-    pub(crate) planted: Option<Planted>,
-}
-
-impl Slots {
-    /// Opens the slots, making those that are missing. The caller makes their names durable.
-    pub(crate) fn open(
-        fs: &dyn Filesystem,
-        dir: &Path,
-        generation: u64,
-        current: usize,
-        bytes: u64,
-    ) -> io::Result<Slots> {
-        let open = |slot| -> io::Result<Box<dyn FileHandle>> {
-            let path = slot_path(dir, slot);
-            let mut file = match fs.open(&path, Open::Write) {
-                Err(e) if e.kind() == io::ErrorKind::NotFound => fs.open(&path, Open::Create)?,
-                other => other?,
-            };
-            let len = file.size()?;
-            if len == 0 {
-                write_all_at(
-                    file.as_mut(),
-                    &vec![0; usize::try_from(bytes).unwrap_or(0)],
-                    0,
-                )?;
-                file.sync()?;
-            }
-            Ok(file)
-        };
-        Ok(Slots {
-            files: [open(0)?, open(1)?],
-            generation,
-            current,
-            planted: None,
-        })
-    }
-
-    /// Writes a checkpoint into the other slot; it is durable when this returns. Returns the bytes written.
-    pub(crate) fn write(&mut self, payload: &[u8]) -> io::Result<u64> {
-        let generation = self.generation + 1;
-        let target = if self.planted == Some(Planted::CheckpointSameSlot) {
-            self.current
-        } else {
-            1 - self.current
-        };
-        let mut copy = Vec::with_capacity(HEAD + payload.len());
-        copy.put_raw(MAGIC);
-        copy.put_u32(FORMAT_VERSION);
-        copy.put_u32(crc32c::crc32c_append(
-            crc32c::crc32c(&generation.to_le_bytes()),
-            payload,
-        ));
-        copy.put_u64(generation);
-        copy.put_u64(payload.len() as u64);
-        copy.resize(HEAD, 0);
-        copy.put_raw(payload);
-        let [first, second] = &mut self.files;
-        let file = if target == 0 { first } else { second };
-        let mut len = file.size()?;
-        if copy.len() as u64 > len / 2 {
-            let wanted = (copy.len() as u64).next_power_of_two() * 2;
-            file.allocate(len, wanted - len)?;
-            file.set_len(wanted)?;
-            len = wanted;
-        }
-        // Counted up even if the rest fails: what a failed flush left behind may turn out to be durable.
-        self.generation = generation;
-        write_all_at(file.as_mut(), &copy, 0)?;
-        write_all_at(file.as_mut(), &copy, len / 2)?;
-        if self.planted != Some(Planted::CheckpointNotSynced) {
-            file.sync()?;
-        }
-        self.current = target;
-        Ok(copy.len() as u64 * 2)
     }
 }

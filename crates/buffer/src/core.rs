@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::api::{Health, Options};
-use crate::checkpoint::Slots;
 use crate::error::BufferError;
 use crate::fs::{FileHandle, Filesystem};
 use crate::group::{Done, Group, Prepared};
@@ -16,6 +15,7 @@ use crate::job::Job;
 use crate::log::{Log, LogPoint};
 use crate::planted::Planted;
 use crate::shared::{AcceptOp, Answer, Op, Shared};
+use crate::slots::Slots;
 
 /// Time as the driver sees it.
 #[derive(Debug, Clone, Copy)]

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 
-use crate::checkpoint::{LaneOverride, Overrides, encode};
+use crate::checkpoint::{LaneOverride, Overrides, Untold, encode};
 use crate::core::Core;
 use crate::job::{Job, LaneJob};
 use crate::lane::SpilledMeta;
-use crate::log::{LogPoint, SEGMENT_HEADER};
+use crate::log::{Log, LogPoint, SEGMENT_HEADER};
 use crate::planted::Planted;
+use crate::room::RETRY_CHECKPOINT_MS;
 use crate::state::State;
 use crate::write::Held;
 
@@ -30,6 +31,7 @@ impl Core {
                 point,
                 self.log.epoch,
                 &self.log.sizes(),
+                Untold::Nothing,
                 self.planted,
             );
             (over, point, unlink, payload)
@@ -84,6 +86,8 @@ impl Core {
             state.totals.checkpoints += 1;
         }
         self.point = point;
+        // Those that were free before: this checkpoint says that their lengths may change.
+        self.make_odd_slots();
         self.log.free_before(point.segment);
         self.losing.clear();
         let garbage = std::mem::take(&mut self.garbage);
@@ -94,6 +98,7 @@ impl Core {
             }
         }
         self.checkpoint_done();
+        self.checkpoint_wanted = (0..self.log_segments()).any(|at| self.log.is_odd(at));
         match job.failure {
             Some(why) => {
                 if self.checkpoint_failed(why.clone()) {
@@ -103,6 +108,32 @@ impl Core {
             None => self.checkpoint_succeeded(),
         }
         self.shared.state.lock().room_appeared();
+    }
+
+    fn log_segments(&self) -> usize {
+        self.log.slots.len().min(self.options.log_segments as usize)
+    }
+
+    /// Gives the log the slots back that are of no use as they are.
+    fn make_odd_slots(&mut self) {
+        for at in 0..self.log_segments() {
+            if !self.log.is_odd(at) {
+                continue;
+            }
+            let bytes = self.log.segment_bytes;
+            match Log::create_slot(self.fs.as_ref(), &self.dir, at, bytes) {
+                Ok(made) => {
+                    if let Some(slot) = self.log.slots.get_mut(at) {
+                        *slot = made;
+                    }
+                }
+                Err(e) => {
+                    tracing::warn!(target: "consign::buffer", "a log file could not be made anew: {e}");
+                    self.next_checkpoint_ms = self.now.mono_ms + RETRY_CHECKPOINT_MS;
+                    return;
+                }
+            }
+        }
     }
 
     /// The checkpoint may or may not have reached the disk. Nothing it names is touched until another one is durable.
@@ -121,10 +152,7 @@ impl Core {
                 if bucket.file.is_none_or(|f| f.number != file.number) {
                     made.push(file.number);
                 }
-                bucket.rewrite = true;
-                let mut rows: Vec<_> = bucket.keys.iter().map(|(k, b)| (*k, *b)).collect();
-                rows.sort_unstable();
-                bucket.unsaved = rows;
+                bucket.write_anew();
             }
             scope.dead_files.extend(made);
         }

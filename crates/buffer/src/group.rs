@@ -14,7 +14,7 @@ use crate::record;
 use crate::room::is_full;
 use crate::settle::SettleItems;
 use crate::shared::{Answer, Op};
-use crate::state::{Applied, State};
+use crate::state::{Applied, LIVE, State};
 
 /// The most bytes one group holds: beyond it, waiting longer costs more than another flush.
 pub(crate) const MAX_GROUP_BYTES: u64 = 4 << 20;
@@ -467,6 +467,7 @@ impl Core {
                 )
             });
             let at = Applied {
+                seq: LIVE,
                 segment,
                 payload_offset: base_offset + record.payload.start as u64,
                 bodies: &record.bodies,

@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use crate::api::{NewWrite, Origin, WriteState};
 use crate::codec::{Put, Take};
+use crate::plausible;
 use crate::write::{Held, WriteView, encode_write, parse_write};
 
 const WRITE: u8 = 1;
@@ -386,7 +387,7 @@ pub(crate) fn parse<'a>(payload: &'a [u8], numbers: &[u64]) -> Option<Vec<Item<'
             _ => return None,
         });
     }
-    Some(items)
+    items.iter().all(plausible::item).then_some(items)
 }
 
 #[cfg(test)]

@@ -22,13 +22,14 @@ use crate::state::State;
 /// Rows in one record of a key file.
 const KEY_ROWS: usize = 16_384;
 
-/// Reads the accepted keys back from their buckets' files.
+/// Reads the accepted keys back from their buckets' files. True when some are gone: the next checkpoint writes what is
+/// left to new files, and then that is told no more.
 pub(crate) fn load_keys(
     fs: &dyn Filesystem,
     dir: &Path,
     state: &mut State,
     at: &At<'_>,
-) -> Result<(), OpenError> {
+) -> Result<bool, OpenError> {
     let (mut losses, mut places) = (Vec::new(), Vec::new());
     let shown = |path: &Path| path.strip_prefix(dir).unwrap_or(path).to_path_buf();
     for (number, scope) in (0u32..).zip(&mut state.scopes) {
@@ -52,6 +53,7 @@ pub(crate) fn load_keys(
                 other => other.map_err(at.io("opening", &path))?,
             };
             let mut walk = Walk::new(handle.as_ref(), file.salt, file.len, FILE_HEADER);
+            let told = losses.len();
             while let Some(step) = walk.next().map_err(at.io("reading", &path))? {
                 match step {
                     Step::Record { enc, .. } => {
@@ -72,15 +74,26 @@ pub(crate) fn load_keys(
                     }
                 }
             }
+            if losses.len() > told
+                && let Some(bucket) = scope.buckets.get_mut(i)
+            {
+                bucket.write_anew();
+                if bucket.unsaved.is_empty() {
+                    // Nothing is left to be written.
+                    bucket.file = None;
+                    scope.dead_files.push(file.number);
+                }
+            }
         }
     }
+    let lost = !losses.is_empty();
     for loss in losses {
         state.note_loss(loss);
     }
     for (file, offset, bytes) in places {
         state.note_place(file, offset, bytes);
     }
-    Ok(())
+    Ok(lost)
 }
 
 impl Core {

@@ -87,6 +87,15 @@ fn row_bytes(body: Option<[u8; 16]>) -> u64 {
     if body.is_some() { 32 } else { 16 }
 }
 
+impl Bucket {
+    /// All rows go to a new file.
+    pub(crate) fn write_anew(&mut self) {
+        self.rewrite = true;
+        self.unsaved = self.keys.iter().map(|(k, b)| (*k, *b)).collect();
+        self.unsaved.sort_unstable();
+    }
+}
+
 impl Scope {
     pub(crate) fn new(id: String) -> Self {
         Scope {

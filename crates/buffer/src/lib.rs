@@ -18,7 +18,7 @@
 //!
 //! ```text
 //! lock                      held by the running host; its process id
-//! checkpoint-0, -1          overwritten in turn; each holds its checkpoint twice
+//! checkpoint-0, -1          overwritten in turn; each holds its checkpoint twice, and what the other has reached
 //! log/NNNN.log              segments: 4 KiB with two copies of the header, then records
 //! lanes/<lane>/<n>.spill    pending writes of one lane, in order
 //! keys/<scope>/<n>.keys     accepted keys of one span of time
@@ -27,7 +27,8 @@
 //!
 //! All integers are little-endian. A record has a header of 32 bytes with its length, two crc32c sums (over the header
 //! with the file's salt, and over the payload), a sequence number, the owner epoch and its index in its group; see
-//! `record`. Files have mode 0600. The format version is in the first bytes of each file; a newer one is refused.
+//! `record`. Files have mode 0600. The format version is in the first bytes of each file, under a sum; a newer one is
+//! refused, and numbers that cannot be true are damage whatever their sums say (see `plausible`).
 //!
 //! # Write
 //!
@@ -46,9 +47,10 @@
 //!
 //! Begun when half the log is used, and when spill files can be given back. In small pieces between groups: writes
 //! still pending in old segments go to their lanes' files, sparse files are copied forward, accepted keys go to theirs,
-//! files and folders are flushed; then the checkpoint is written to the older slot and flushed. Only then is anything
-//! cut or unlinked. Nothing beyond what a durable checkpoint vouches for is believed. A failed checkpoint leaves the
-//! last one in force, and whatever the failed one may name is not touched until another is durable.
+//! files and folders are flushed; then the checkpoint is written to the older slot and flushed, and the newer slot is
+//! marked with it (see `slots`). Only then is anything cut or unlinked. Nothing beyond what a durable checkpoint vouches
+//! for is believed. A failed checkpoint leaves the last one in force, and whatever the failed one may name is not
+//! touched until another is durable.
 //!
 //! A full disk: once a checkpoint has failed and the log is down to its reserve, [`Health::Full`] and [`Full::Disk`]
 //! stand until a checkpoint goes through or half the log is free; what was reserved before is answered with
@@ -63,13 +65,30 @@
 //! The newest checkpoint that checks, then the log from its replay point. Replaying is idempotent, since a checkpoint may
 //! know effects of records behind that point. A record that does not check is a torn tail unless something later proves
 //! that it was durable (see `replay`); a torn tail is cut, damage is copied to quarantine, counted and passed over. What
-//! the last run wrote last is written again, because its flush may have failed and no later flush would repeat it. Then
-//! the new run's first record is committed under a higher owner epoch. After an unclean exit pending writes below a
-//! lane's send frontier may have been applied, and stay so through later clean exits.
+//! the last run wrote last, and the checkpoint that was read, are written again in place, because their flush may have
+//! failed and no later flush would repeat it. Then the new run's first record is committed under a higher owner epoch.
+//! After an unclean exit pending writes below a lane's send frontier may have been applied, and stay so through later
+//! clean exits.
 //!
-//! The log never shrinks by itself, and a checkpoint holds the length of each of its files; so a file that was removed
-//! or cut by hand is damage, told by each opening until one has succeeded. The same goes for a missing checkpoint slot
-//! and for spill files that no checkpoint is left for.
+//! # Damage
+//!
+//! What a person or a disk took is told, never passed over:
+//!
+//! | gone | known by |
+//! |---|---|
+//! | log records | their numbers are dense |
+//! | a log file, or its end | the log never shrinks by itself, and a checkpoint holds the length of each file |
+//! | both headers of a segment | a torn write leaves one |
+//! | the newest checkpoint | the other slot's mark is above every generation there is |
+//! | writes | the numbers of a lane are dense |
+//!
+//! Then the books are believed no more. Every spill file is read whole, named or not, and what is pending is found out
+//! anew (see `rebuild`): all that is left counts, the rest is counted as lost, and charges are exact again. All of it may
+//! have been applied. Damage in one spill file alone is found when the file is read, and its writes leave the books;
+//! damaged accepted keys cost copies and no writes.
+//!
+//! An opening notes that it found damage before it makes anything good, and fails where it cannot write down what it made
+//! of it. So damage is told by each opening until a run that told it has come to its first checkpoint.
 //!
 //! A kilobyte at the end of the last free segment is kept for the first and last records of runs, and a run that finds
 //! the log full to its last byte takes one segment more: a full disk keeps no host from starting.
@@ -84,6 +103,7 @@
 
 mod admission;
 mod api;
+mod begin;
 mod buffer;
 mod checkpoint;
 mod codec;
@@ -103,6 +123,8 @@ mod keys;
 mod lane;
 mod log;
 mod planted;
+mod plausible;
+mod rebuild;
 mod record;
 mod recovery;
 mod replay;
@@ -116,6 +138,7 @@ mod shared;
 #[doc(hidden)]
 #[allow(clippy::indexing_slicing, clippy::missing_panics_doc)]
 pub mod sim;
+mod slots;
 mod spill;
 mod spilling;
 mod state;

@@ -19,6 +19,8 @@ const SECOND_COPY: usize = 2048;
 /// The version of every file format in this folder.
 pub(crate) const FORMAT_VERSION: u32 = 1;
 const MAGIC: &[u8; 8] = b"CNSGNLOG";
+/// Bytes of one copy of the header.
+const COPY_BYTES: usize = 44;
 /// Zeros are written in pieces of this size while a segment is preallocated.
 const ZERO_BYTES: usize = 1 << 20;
 /// Reads of neighbouring writes are joined over gaps up to this size, and up to this much in all.
@@ -48,7 +50,10 @@ pub(crate) enum HeaderFound {
     Valid(SegmentHeader),
     /// A header that checks, of a version this code does not read.
     Newer(u32),
+    /// Nothing was ever written here.
     None,
+    /// Something was, and no copy of it checks. A copy lies within a sector, so no torn write leaves that.
+    Damaged,
 }
 
 pub(crate) fn encode_header(header: &SegmentHeader) -> Vec<u8> {
@@ -60,13 +65,18 @@ pub(crate) fn encode_header(header: &SegmentHeader) -> Vec<u8> {
     let mut copy = Vec::new();
     copy.put_raw(MAGIC);
     copy.put_u32(FORMAT_VERSION);
-    copy.put_u32(crc32c::crc32c(&body));
+    copy.put_u32(header_sum(FORMAT_VERSION, &body));
     copy.put_raw(&body);
     let mut out = copy.clone();
     out.resize(SECOND_COPY, 0);
     out.put_raw(&copy);
     out.resize(SEGMENT_HEADER as usize, 0);
     out
+}
+
+/// Over the version and the body; in every later version, too, so that a flipped bit is no newer version.
+fn header_sum(version: u32, body: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&version.to_le_bytes()), body)
 }
 
 fn parse_copy(buf: &[u8]) -> Option<HeaderFound> {
@@ -77,25 +87,26 @@ fn parse_copy(buf: &[u8]) -> Option<HeaderFound> {
     let version = take.u32()?;
     let crc = take.u32()?;
     let body = take.raw(28)?;
-    if crc32c::crc32c(body) != crc {
-        return None;
-    }
-    if version > FORMAT_VERSION {
+    if version > FORMAT_VERSION && crc == header_sum(version, body) {
         return Some(HeaderFound::Newer(version));
     }
+    // The first segments had no version in the sum.
+    if crc != header_sum(FORMAT_VERSION, body) && crc != crc32c::crc32c(body) {
+        return None;
+    }
     let mut take = Take::new(body);
-    Some(HeaderFound::Valid(SegmentHeader {
+    let header = SegmentHeader {
         number: take.u64()?,
         salt: take.u64()?,
         first_seq: take.u64()?,
         epoch: take.u32()?,
-    }))
+    };
+    crate::plausible::segment(&header).then_some(HeaderFound::Valid(header))
 }
 
 pub(crate) fn parse_header(buf: &[u8]) -> HeaderFound {
     let copies = [parse_copy(buf), buf.get(SECOND_COPY..).and_then(parse_copy)];
-    // A version is believed to be newer only where no copy has one we read: it is outside the sum, so one flipped bit
-    // would do, and would keep a host from starting.
+    // A version is believed to be newer only where no copy has one we read.
     let ours = |found: &&HeaderFound| matches!(found, HeaderFound::Valid(_));
     let found = copies.iter().flatten();
     found
@@ -103,7 +114,18 @@ pub(crate) fn parse_header(buf: &[u8]) -> HeaderFound {
         .find(ours)
         .or_else(|| found.clone().next())
         .copied()
-        .unwrap_or(HeaderFound::None)
+        .unwrap_or_else(|| {
+            let used = |at| {
+                let copy = buf.get(at..at + COPY_BYTES);
+                copy.is_some_and(|copy| copy.iter().any(|b| *b != 0))
+            };
+            // A process that was killed while it wrote the first header ever leaves a part of the first copy.
+            if used(0) && used(SECOND_COPY) {
+                HeaderFound::Damaged
+            } else {
+                HeaderFound::None
+            }
+        })
 }
 
 /// Which of a header's two copies check.
@@ -114,6 +136,8 @@ pub(crate) fn header_copies(buf: &[u8]) -> [bool; 2] {
 pub(crate) struct Slot {
     pub(crate) file: Box<dyn FileHandle>,
     pub(crate) bytes: u64,
+    /// There was a segment in it, and neither copy of its header checks.
+    pub(crate) damaged: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -131,6 +155,8 @@ pub(crate) struct Log {
     pub(crate) next_seq: u64,
     pub(crate) epoch: u32,
     pub(crate) segment_bytes: u64,
+    /// The highest number that any segment was given, one that was begun and given up included.
+    pub(crate) last_number: u64,
 }
 
 impl Log {
@@ -161,7 +187,11 @@ impl Log {
             at += n as u64;
         }
         file.sync()?;
-        Ok(Slot { file, bytes })
+        Ok(Slot {
+            file,
+            bytes,
+            damaged: false,
+        })
     }
 
     fn active(&self) -> Option<Live> {
@@ -208,9 +238,19 @@ impl Log {
         usable.count()
     }
 
-    /// The length of each segment's file.
+    /// The length of each segment's file; 0 = any, where it is about to be made anew.
     pub(crate) fn sizes(&self) -> Vec<u64> {
-        self.slots.iter().map(|s| s.bytes).collect()
+        let slots = self.slots.iter().enumerate();
+        slots
+            .map(|(at, s)| if self.is_odd(at) { 0 } else { s.bytes })
+            .collect()
+    }
+
+    /// Whether a slot holds nothing and has another length than segments have: it was cut short by somebody else, or
+    /// the configuration changed, while a segment was in it.
+    pub(crate) fn is_odd(&self, at: usize) -> bool {
+        let odd = |s: &Slot| s.bytes != self.segment_bytes;
+        self.slots.get(at).is_some_and(odd) && !self.live.iter().any(|l| l.slot == at)
     }
 
     pub(crate) fn point(&self) -> LogPoint {
@@ -226,10 +266,14 @@ impl Log {
     }
 
     /// Begins the next segment: its header is durable when this returns. False when no segment is free.
-    pub(crate) fn rotate(&mut self, number: u64, salt: u64) -> io::Result<bool> {
+    ///
+    /// After a failure the header may be found all the same, by a run that comes after more was written to the segment
+    /// in use. An opening gives such a segment up, and its number is not given again.
+    pub(crate) fn rotate(&mut self, salt: u64) -> io::Result<bool> {
         let Some(slot) = self.free_slot() else {
             return Ok(false);
         };
+        let number = self.last_number + 1;
         let header = SegmentHeader {
             number,
             salt,
@@ -241,6 +285,7 @@ impl Log {
         };
         write_all_at(target.file.as_mut(), &encode_header(&header), 0)?;
         target.file.sync()?;
+        self.last_number = number;
         self.live.push_back(Live { header, slot });
         self.offset = SEGMENT_HEADER;
         Ok(true)

@@ -26,6 +26,8 @@ pub enum Planted {
     UnlinkBeforeCheckpoint,
     /// A checkpoint overwrites the last one.
     CheckpointSameSlot,
+    /// The slot that is not written does not say what the other has reached. (Was a bug.)
+    CheckpointNotMarked,
     /// A checkpoint leaves out what is settled.
     CheckpointForgetsSettled,
     /// A checkpoint leaves out the send frontiers.
@@ -94,6 +96,7 @@ impl Planted {
         Planted::LogCutBeforeCheckpoint,
         Planted::UnlinkBeforeCheckpoint,
         Planted::CheckpointSameSlot,
+        Planted::CheckpointNotMarked,
         Planted::CheckpointForgetsSettled,
         Planted::CheckpointForgetsFrontier,
         Planted::CheckpointForgetsKeys,

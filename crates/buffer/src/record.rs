@@ -127,15 +127,16 @@ pub(crate) fn parse_unchecked(buf: &[u8], salt: u64) -> Option<Record<'_>> {
         list.push(take.u64()?);
     }
     let payload = take.raw(payload_len)?;
-    Some(Record {
-        header: Header {
-            len,
-            payload_crc,
-            numbers,
-            seq,
-            epoch,
-            index,
-        },
+    let header = Header {
+        len,
+        payload_crc,
+        numbers,
+        seq,
+        epoch,
+        index,
+    };
+    crate::plausible::record(&header).then_some(Record {
+        header,
         numbers: list,
         payload,
         payload_at: HEADER + table,

@@ -6,20 +6,21 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::api::{Options, Recovery};
-use crate::checkpoint::{self, Decoded, SlotFound, Slots, encode, with_sizes};
+use crate::begin::{begin_run, vouch_for_log};
+use crate::checkpoint::{Untold, amended, decode, encode};
 use crate::core::{Core, Now};
 use crate::error::OpenError;
-use crate::fs::{Filesystem, LockOutcome, read_full_at};
-use crate::group::{Done, Group, Prepared};
-use crate::items::{self, Item};
+use crate::fs::{Filesystem, LockOutcome};
 use crate::keyfile::load_keys;
 use crate::lane::Lane;
-use crate::log::{FORMAT_VERSION, Live, Log, LogPoint, SEGMENT_HEADER, SegmentHeader, Slot};
+use crate::log::{FORMAT_VERSION, Live, Log, LogPoint, SEGMENT_HEADER};
 use crate::planted::Planted;
-use crate::replay::{Replayed, replay_segment};
-use crate::salvage::{adopt_spill, holds_files, quarantine};
+use crate::rebuild::{Segments, rebuild};
+use crate::replay::{Replayed, replay};
+use crate::salvage::holds_files;
 use crate::segments::{make_slots, missing, read_log, rewrite_tail};
 use crate::shared::Shared;
+use crate::slots::{self, Slots, Stored};
 use crate::state::State;
 
 /// A segment smaller than this is mostly header.
@@ -70,13 +71,6 @@ fn segment_bytes(options: &Options) -> Result<u64, OpenError> {
     Ok(bytes)
 }
 
-/// A checkpoint as it was found.
-struct Stored {
-    generation: u64,
-    slot: usize,
-    payload: Vec<u8>,
-}
-
 /// Opens a folder and begins a run. `unix_ms` replaces the wall clock when it is not 0.
 pub(crate) fn open(
     dir: PathBuf,
@@ -99,29 +93,38 @@ pub(crate) fn open(
         state
     };
     let mut state = new_state();
-    let (stored, slot_gone) = read_checkpoints(fs.as_ref(), &at, planted)?;
-    let decoded = stored
-        .as_ref()
-        .and_then(|s| checkpoint::decode(&s.payload, &mut state));
+    let (stored, mark) = read_checkpoints(fs.as_ref(), &at, planted)?;
+    let decoded = stored.as_ref().and_then(|s| decode(&s.payload, &mut state));
     let (mut slots, headers) = read_log(fs.as_ref(), &dir, &at)?;
-    let fresh =
-        stored.is_none() && headers.is_empty() && !holds_files(fs.as_ref(), &dir.join("lanes"));
+    let lanes = dir.join("lanes");
+    // No log file is made before the first checkpoint is durable.
+    let fresh = stored.is_none()
+        && mark == 0
+        && slots.is_empty()
+        && !holds_files(fs.as_ref(), &lanes).map_err(at.io("listing", &lanes))?;
     let began = decoded.as_ref().is_some_and(|d| d.epoch > 0);
-    let mut damage = false;
     if decoded.is_none() && !fresh {
-        damage = true;
         state = new_state();
-        state.note_loss(
+        state.damage(
             "no checkpoint is left that checks; the log and the spill files are salvaged".into(),
         );
-    } else if began && let Some(path) = slot_gone {
-        damage = true;
+    } else if stored.as_ref().is_some_and(|s| mark > s.generation) {
         state.lost.files += 1;
-        state.note_loss(format!(
-            "{} is missing, and may have been the newest checkpoint",
-            path.display()
-        ));
+        state.damage(
+            "the newest checkpoint is missing or does not check; the one before it is used".into(),
+        );
     }
+    let untold = decoded.as_ref().map_or(Untold::Nothing, |d| d.untold);
+    match untold {
+        Untold::Nothing => {}
+        Untold::Found => {
+            state.damage("damage was found by an opening that ended before it could tell".into());
+        }
+        Untold::MadeGood => state.note_loss(
+            "damage was found and made good by a run that ended before its first checkpoint".into(),
+        ),
+    }
+    let told = state.gaps.clone();
     let point = match (&decoded, headers.first()) {
         (Some(d), _) => d.point,
         (None, Some((first, _))) => LogPoint {
@@ -133,20 +136,28 @@ pub(crate) fn open(
     };
     let epochs = headers.iter().map(|(h, _)| h.epoch);
     let epoch = epochs.chain(decoded.as_ref().map(|d| d.epoch)).max();
-    load_keys(fs.as_ref(), &dir, &mut state, &at)?;
-    let mut checkpoints = open_slots(fs.as_ref(), &at, &options, stored.as_ref(), planted)?;
+    let keys_lost = load_keys(fs.as_ref(), &dir, &mut state, &at)?;
+    let mut checkpoints = open_slots(fs.as_ref(), &at, &options, stored.as_ref(), mark, planted)?;
+    fs.sync_dir(&dir)
+        .map_err(at.io("flushing the folder", &dir))?;
     if fresh {
         // Before any segment exists, so that segments without a checkpoint always mean that one was lost.
-        let payload = encode(&state, &Default::default(), point, 0, &[], None);
+        let payload = encode(
+            &state,
+            &Default::default(),
+            point,
+            0,
+            &[],
+            Untold::Nothing,
+            None,
+        );
         checkpoints
             .write(&payload)
             .map_err(at.io("writing the first checkpoint in", &dir))?;
-        fs.sync_dir(&dir)
-            .map_err(at.io("flushing the folder", &dir))?;
     }
 
     // Replay.
-    let live: Vec<Live> = headers
+    let mut live: Vec<Live> = headers
         .iter()
         .filter(|(h, _)| h.number >= point.segment)
         .map(|&(header, slot)| Live { header, slot })
@@ -154,12 +165,16 @@ pub(crate) fn open(
     // Until a checkpoint says that a run began, a log without segments is one that was never used.
     let unused =
         point == START && live.is_empty() && (!began || planted == Some(Planted::RemovedLogIsNew));
-    let begins_elsewhere = live
-        .first()
-        .is_none_or(|l| l.header.number != point.segment);
-    if begins_elsewhere && !unused && !fresh {
-        damage = true;
-        state.note_loss(format!(
+    let gone = match live.first() {
+        Some(l) if l.header.number == point.segment => false,
+        Some(l) => {
+            let before = l.header.first_seq.saturating_sub(1);
+            !state.gaps.missing_in(point.seq, before).is_empty()
+        }
+        None => !unused && !fresh,
+    };
+    if gone {
+        state.damage(format!(
             "log segment {} is missing or its header is damaged",
             point.segment
         ));
@@ -174,20 +189,33 @@ pub(crate) fn open(
     let sizes = missing(&dir, recorded, &slots, shape, &live, &mut state);
     let mut run = Replayed {
         expected: point.seq,
-        epoch: 0,
         max_epoch: epoch.unwrap_or(0),
         ..Replayed::default()
     };
-    let tail = replay(fs.as_ref(), &at, &live, &slots, point, &mut state, &mut run)?;
+    let tail = replay(
+        fs.as_ref(),
+        &at,
+        &mut live,
+        &slots,
+        point,
+        &mut state,
+        &mut run,
+    )?;
     let unclean = !(state.clean || fresh || unused);
-    damage |= !state.lost.is_empty();
+    let damage = state.damaged;
     if damage {
         // A lost record may have been a frontier or a settlement: anything pending may have been applied.
         state.clean = false;
+        let log = Segments {
+            live: &live,
+            slots: &slots,
+        };
+        rebuild(fs.as_ref(), &dir, &log, &mut state)
+            .map_err(at.io("finding out what is pending in", &dir))?;
+        state.rebuilt_at = run.expected;
         for lane in &mut state.lanes {
             lane.maybe_through = lane.next_seq.saturating_sub(1);
         }
-        adopt_spill(fs.as_ref(), &dir, &mut state);
     }
     let epoch = if planted == Some(Planted::CutIgnoresEpoch) {
         1
@@ -198,27 +226,47 @@ pub(crate) fn open(
     // What was read may be in the system's cache alone: its flush failed, and no later flush would write it. So what
     // the last run wrote last is written again before anything is built on it.
     if planted != Some(Planted::TailNotRewritten) {
-        rewrite_tail(&live, &mut slots, run.group_offset, &tail)
-            .map_err(at.io("writing again in", &dir))?;
+        rewrite_tail(&live, &mut slots, &tail).map_err(at.io("writing again in", &dir))?;
     }
     if let (Some(stored), Some(decoded)) = (&stored, &decoded)
         && planted != Some(Planted::CheckpointNotRewritten)
     {
-        // With what is missing of the log, so that an opening that ends early leaves it to be told by the next.
         checkpoints
-            .write(&with_sizes(&stored.payload, decoded, &sizes))
+            .rewrite(stored, mark)
+            .map_err(at.io("writing the checkpoint again in", &dir))?;
+        let left = if damage { Untold::Found } else { untold };
+        // With what was found out, so that an opening that ends early leaves it to be told by the next. Nothing is
+        // made good before.
+        checkpoints
+            .write(&amended(&stored.payload, decoded, &sizes, left, &told))
             .map_err(at.io("writing the checkpoint again in", &dir))?;
     }
 
     // Ready to write again.
     make_slots(fs.as_ref(), &dir, shape, &sizes, &live, &mut slots, &at)?;
+    // Where the replay point's own segment is gone, what comes before the first that is left is known to be lost.
+    let point = match live.first() {
+        Some(l) if damage && l.header.number > point.segment => LogPoint {
+            segment: l.header.number,
+            offset: SEGMENT_HEADER,
+            seq: l.header.first_seq,
+        },
+        _ => point,
+    };
+    let numbers = headers.iter().map(|(h, _)| h.number);
+    let last_number = numbers.max().unwrap_or(0);
     let log = Log {
         slots,
         live: live.into(),
-        offset: run.offset.max(SEGMENT_HEADER),
+        offset: tail.end,
         next_seq: run.expected,
         epoch,
         segment_bytes,
+        last_number: if began {
+            last_number.max(point.segment)
+        } else {
+            last_number
+        },
     };
     let reuse = planted == Some(Planted::SeqReused);
     let next_number = |l: &Lane| {
@@ -256,7 +304,7 @@ pub(crate) fn open(
         now,
         next_checkpoint_ms: 0,
         next_reclaim_ms: 0,
-        checkpoint_wanted: damage,
+        checkpoint_wanted: damage || keys_lost || untold != Untold::Nothing,
         releasing: BTreeSet::new(),
         losing: BTreeSet::new(),
         losing_in_log: BTreeSet::new(),
@@ -273,9 +321,9 @@ pub(crate) fn open(
         planted,
         _lock: lock,
     };
-    let first = (run.replayed == 0 && core.log.live.is_empty()).then_some(point.segment);
-    begin_run(&mut core, first, damage).map_err(at.io("beginning a run in", &dir))?;
-    vouch_for_log(&mut core, decoded.as_ref(), &sizes, began, damage)
+    begin_run(&mut core, damage).map_err(at.io("beginning a run in", &dir))?;
+    let left = if damage { Untold::MadeGood } else { untold };
+    vouch_for_log(&mut core, &sizes, began, damage, left)
         .map_err(at.io("writing a checkpoint in", &dir))?;
     if !damage {
         core.remove_unknown();
@@ -321,39 +369,35 @@ fn lock(fs: &dyn Filesystem, at: &At<'_>) -> Result<Box<dyn Send + Sync>, OpenEr
     }
 }
 
-/// The newest checkpoint that checks, and the slot whose file is not there.
+/// The newest checkpoint that checks, and the highest generation that either slot says there was.
 fn read_checkpoints(
     fs: &dyn Filesystem,
     at: &At<'_>,
     planted: Option<Planted>,
-) -> Result<(Option<Stored>, Option<PathBuf>), OpenError> {
-    let (mut best, mut gone): (Option<Stored>, _) = (None, None);
+) -> Result<(Option<Stored>, u64), OpenError> {
+    let (mut best, mut mark): (Option<Stored>, u64) = (None, 0);
     for slot in 0..2 {
-        let path = checkpoint::slot_path(at.dir, slot);
-        let found = checkpoint::read_slot(fs, at.dir, slot, planted);
-        match found.map_err(at.io("reading", &path))? {
-            SlotFound::Newer(found) => {
-                return Err(OpenError::NewerFormat {
-                    path,
-                    found,
-                    supported: FORMAT_VERSION,
-                });
-            }
-            SlotFound::Valid {
+        let path = slots::slot_path(at.dir, slot);
+        let found = slots::read_slot(fs, at.dir, slot, planted).map_err(at.io("reading", &path))?;
+        if let Some(found) = found.newer {
+            return Err(OpenError::NewerFormat {
+                path,
+                found,
+                supported: FORMAT_VERSION,
+            });
+        }
+        mark = mark.max(found.mark);
+        if let Some((generation, payload)) = found.checkpoint
+            && best.as_ref().is_none_or(|b| generation > b.generation)
+        {
+            best = Some(Stored {
                 generation,
+                slot,
                 payload,
-            } if best.as_ref().is_none_or(|b| generation > b.generation) => {
-                best = Some(Stored {
-                    generation,
-                    slot,
-                    payload,
-                });
-            }
-            SlotFound::Missing => gone = Some(path),
-            SlotFound::Valid { .. } | SlotFound::None => {}
+            });
         }
     }
-    Ok((best, gone))
+    Ok((best, mark))
 }
 
 fn open_slots(
@@ -361,10 +405,10 @@ fn open_slots(
     at: &At<'_>,
     options: &Options,
     stored: Option<&Stored>,
+    mark: u64,
     planted: Option<Planted>,
 ) -> Result<Slots, OpenError> {
-    let by_log =
-        (options.log_bytes / 1024).clamp(checkpoint::MIN_SLOT_BYTES, checkpoint::FIRST_SLOT_BYTES);
+    let by_log = (options.log_bytes / 1024).clamp(slots::MIN_SLOT_BYTES, slots::FIRST_SLOT_BYTES);
     #[cfg(any(test, feature = "simulation"))]
     let bytes = if options.slot_bytes > 0 {
         options.slot_bytes
@@ -374,135 +418,8 @@ fn open_slots(
     #[cfg(not(any(test, feature = "simulation")))]
     let bytes = by_log;
     let (generation, current) = stored.map_or((0, 1), |s| (s.generation, s.slot));
-    let mut slots = Slots::open(fs, at.dir, generation, current, bytes)
+    let mut slots = Slots::open(fs, at.dir, generation.max(mark), current, bytes)
         .map_err(at.io("opening the checkpoints in", at.dir))?;
     slots.planted = planted;
     Ok(slots)
-}
-
-/// Replays the live segments from the checkpoint's point on; returns the bytes of the last group.
-fn replay(
-    fs: &dyn Filesystem,
-    at: &At<'_>,
-    live: &[Live],
-    slots: &[Slot],
-    point: LogPoint,
-    state: &mut State,
-    run: &mut Replayed,
-) -> Result<Vec<u8>, OpenError> {
-    let mut tail = Vec::new();
-    for (i, segment) in live.iter().enumerate() {
-        let next: Option<SegmentHeader> = live.get(i + 1).map(|l| l.header);
-        let Some(slot) = slots.get(segment.slot) else {
-            continue;
-        };
-        let from = if segment.header.number == point.segment {
-            point.offset
-        } else {
-            SEGMENT_HEADER
-        };
-        let mut buf = vec![0u8; usize::try_from(slot.bytes).unwrap_or(0)];
-        let path = Log::path(at.dir, segment.slot);
-        let n = read_full_at(slot.file.as_ref(), &mut buf, 0).map_err(at.io("reading", &path))?;
-        buf.truncate(n);
-        let damaged = replay_segment(&buf, &segment.header, next.as_ref(), from, state, run);
-        if next.is_none() {
-            let range = usize::try_from(run.group_offset).unwrap_or(0)
-                ..usize::try_from(run.offset).unwrap_or(0);
-            tail = buf.get(range).unwrap_or_default().to_vec();
-        }
-        for (from, to) in damaged {
-            let name = format!("log-{}", segment.header.number);
-            let file = (slot.file.as_ref(), path.as_path());
-            quarantine(fs, at.dir, file, &name, from, to, state);
-        }
-    }
-    Ok(tail)
-}
-
-/// Makes the run's first record durable, in a new segment after damage.
-fn begin_run(core: &mut Core, first: Option<u64>, damage: bool) -> io::Result<()> {
-    let mut payload = Vec::new();
-    let wall_unix_ms = core.now.unix_ms;
-    items::put_item(
-        &mut payload,
-        &Item::Session {
-            epoch: core.log.epoch,
-            wall_unix_ms,
-        },
-    );
-    if core.planted == Some(Planted::CleanMarkEarly) {
-        items::put_item(&mut payload, &Item::Clean);
-    }
-    let record = Prepared::items(payload, Done::Nothing);
-    let mut rotate = damage || record.size() > core.log.remaining();
-    let number = first.unwrap_or_else(|| core.log.active_number().max(core.point.segment) + 1);
-    rotate |= core.log.live.is_empty();
-    if rotate
-        && !core.log.rotate(number, core.fs.entropy())?
-        && record.size() > core.log.remaining()
-    {
-        // Full to the last byte. One segment more than configured begins this run; it goes once it is free again.
-        if core.planted == Some(Planted::LogFilledWhole) {
-            return Err(io::Error::other("no log segment is free"));
-        }
-        let slot = core.log.slots.len();
-        let bytes = core.log.segment_bytes;
-        let made = Log::create_slot(core.fs.as_ref(), &core.dir, slot, bytes)?;
-        core.fs.sync_dir(&core.dir.join("log"))?;
-        core.log.slots.push(made);
-        core.log.rotate(number, core.fs.entropy())?;
-    }
-    let mut group = Group::default();
-    core.put(&mut group, record);
-    core.log.write(&group.bytes)?;
-    if core.planted != Some(Planted::LogNotSynced) {
-        core.log.sync()?;
-    }
-    let base = core.log.offset;
-    core.log.advance(group.bytes.len() as u64, 1);
-    core.apply_group(group, base);
-    Ok(())
-}
-
-/// Has a checkpoint say that a run began and what the log's files are, where the one in force does not: from then on a
-/// log that is gone is told from one that never was. What an earlier opening found missing is told by now.
-///
-/// After damage always: that anything pending may have been applied is known from what was found, and the next opening
-/// may find a checkpoint and a log that look whole again.
-fn vouch_for_log(
-    core: &mut Core,
-    decoded: Option<&Decoded>,
-    written: &[u64],
-    began: bool,
-    damage: bool,
-) -> io::Result<()> {
-    let sizes = core.log.sizes();
-    if decoded.is_some() && began && written == sizes && !damage {
-        return Ok(());
-    }
-    let payload = {
-        let state = core.shared.state.lock();
-        let over = Default::default();
-        encode(
-            &state,
-            &over,
-            core.point,
-            core.log.epoch,
-            &sizes,
-            core.planted,
-        )
-    };
-    match core.slots.write(&payload) {
-        Ok(bytes) => {
-            core.count_written(bytes);
-            Ok(())
-        }
-        Err(e) if began => {
-            // The one in force will do; the next opening tells what this one told.
-            tracing::warn!(target: "consign::buffer", "a checkpoint could not be written while opening: {e}");
-            Ok(())
-        }
-        Err(e) => Err(e),
-    }
 }

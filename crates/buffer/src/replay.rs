@@ -8,10 +8,14 @@
 //! Bytes of an earlier, torn attempt can follow the cut with the right salt. They carry a lower owner epoch than any
 //! record written since, and are not believed.
 
+use crate::error::OpenError;
+use crate::fs::{Filesystem, read_full_at};
 use crate::items;
-use crate::log::{SEGMENT_HEADER, SegmentHeader};
+use crate::log::{Live, Log, LogPoint, SEGMENT_HEADER, SegmentHeader, Slot};
 use crate::planted::Planted;
 use crate::record::{self, ALIGN, Record};
+use crate::recovery::At;
+use crate::salvage::quarantine;
 use crate::state::{Applied, State};
 
 /// How far replay has come.
@@ -29,6 +33,71 @@ pub(crate) struct Replayed {
     pub(crate) group_offset: u64,
     pub(crate) replayed: u64,
     pub(crate) torn_bytes: u64,
+}
+
+/// The last group of the log, and where it ends.
+#[derive(Debug)]
+pub(crate) struct Tail {
+    pub(crate) group: Vec<u8>,
+    pub(crate) offset: u64,
+    pub(crate) end: u64,
+}
+
+/// Replays the live segments from the checkpoint's point on.
+///
+/// A segment that was begun when fewer records had been written, and that holds none, was given up: the flush of its
+/// header failed, and the run went on in the one before. It leaves `live`.
+pub(crate) fn replay(
+    fs: &dyn Filesystem,
+    at: &At<'_>,
+    live: &mut Vec<Live>,
+    slots: &[Slot],
+    point: LogPoint,
+    state: &mut State,
+    run: &mut Replayed,
+) -> Result<Tail, OpenError> {
+    let mut tail = Tail {
+        group: Vec::new(),
+        offset: SEGMENT_HEADER,
+        end: SEGMENT_HEADER,
+    };
+    let mut used = Vec::new();
+    for (i, segment) in live.iter().enumerate() {
+        let later = live.get(i + 1..).unwrap_or_default().iter();
+        let next = later.map(|l| l.header).max_by_key(|h| h.first_seq);
+        let Some(slot) = slots.get(segment.slot) else {
+            continue;
+        };
+        let from = if segment.header.number == point.segment {
+            point.offset
+        } else {
+            SEGMENT_HEADER
+        };
+        let mut buf = vec![0u8; usize::try_from(slot.bytes).unwrap_or(0)];
+        let path = Log::path(at.dir, segment.slot);
+        let n = read_full_at(slot.file.as_ref(), &mut buf, 0).map_err(at.io("reading", &path))?;
+        buf.truncate(n);
+        let (before, records) = (run.expected, run.replayed);
+        let damaged = replay_segment(&buf, &segment.header, next.as_ref(), from, state, run);
+        for (from, to) in damaged {
+            let name = format!("log-{}", segment.header.number);
+            let file = (slot.file.as_ref(), path.as_path());
+            quarantine(fs, at.dir, file, &name, from, to, state);
+        }
+        if segment.header.first_seq < before && run.replayed == records && from == SEGMENT_HEADER {
+            continue;
+        }
+        used.push(*segment);
+        let group = usize::try_from(run.group_offset).unwrap_or(0)
+            ..usize::try_from(run.offset).unwrap_or(0);
+        tail = Tail {
+            group: buf.get(group).unwrap_or_default().to_vec(),
+            offset: run.group_offset,
+            end: run.offset.max(SEGMENT_HEADER),
+        };
+    }
+    *live = used;
+    Ok(tail)
 }
 
 fn parse<'a>(buf: &'a [u8], at: usize, salt: u64, planted: Option<Planted>) -> Option<Record<'a>> {
@@ -73,13 +142,10 @@ pub(crate) fn replay_segment(
                 break;
             };
             let lost_to = found.header.seq;
-            lose(
-                state,
-                run,
-                lost_to,
-                &format!("in log segment {} at {at}", header.number),
-            );
-            damaged.push((at as u64, to as u64));
+            let place = format!("in log segment {} at {at}", header.number);
+            if lose(state, run, lost_to, &place) {
+                damaged.push((at as u64, to as u64));
+            }
             at = to;
             continue;
         };
@@ -94,19 +160,21 @@ pub(crate) fn replay_segment(
             Some(items) => {
                 let payload_offset = (at + found.payload_at) as u64;
                 let applied = Applied {
+                    seq: found.header.seq,
                     segment: header.number,
                     payload_offset,
                     bodies: &[],
                 };
                 state.apply(items, &applied);
             }
-            None => {
+            None if state.gaps.insert(found.header.seq) => {
                 state.lost.records += 1;
-                state.note_loss(format!(
+                state.damage(format!(
                     "log record {} says nothing this version understands",
                     found.header.seq
                 ));
             }
+            None => {}
         }
         at += found.size;
     }
@@ -114,17 +182,20 @@ pub(crate) fn replay_segment(
     damaged
 }
 
-fn lose(state: &mut State, run: &mut Replayed, to: u64, place: &str) {
-    let gap = to.saturating_sub(run.expected);
-    if gap > 0 && state.planted != Some(Planted::LossSilent) {
-        state.lost.records += gap;
-        state.note_loss(format!(
-            "log records {} to {} {place} are lost",
-            run.expected,
-            to - 1
-        ));
+/// Records up to `to` are missing. True where that is news.
+fn lose(state: &mut State, run: &mut Replayed, to: u64, place: &str) -> bool {
+    let from = run.expected;
+    run.expected = from.max(to);
+    let gone = state.gaps.missing_in(from, to.saturating_sub(1));
+    if gone.is_empty() || state.planted == Some(Planted::LossSilent) {
+        return false;
     }
-    run.expected = run.expected.max(to);
+    for (from, to) in gone {
+        state.lost.records += to - from + 1;
+        state.gaps.insert_range(from, to);
+    }
+    state.damage(format!("log records {from} to {} {place} are lost", to - 1));
+    true
 }
 
 /// Looks behind a record that does not check: the offset where reading goes on, if it was ever durable.

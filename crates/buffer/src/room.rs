@@ -29,9 +29,7 @@ impl Core {
 
     /// Begins the next segment if one is free.
     pub(crate) fn rotate(&mut self) -> bool {
-        let number = self.log.active_number() + 1;
-        let salt = self.fs.entropy();
-        match self.log.rotate(number, salt) {
+        match self.log.rotate(self.fs.entropy()) {
             Ok(done) => {
                 self.rotate_failed = None;
                 if done {
@@ -75,7 +73,11 @@ impl Core {
     /// Tells sources when the disk is full, and when it no longer is.
     pub(crate) fn watch_room(&mut self) {
         // On a file system that needs space even to overwrite; with acceptances refused nothing else would try again.
-        if self.rotate_failed.is_some() && self.now.mono_ms >= self.next_rotate_ms {
+        // Not before a group that is stalled: it was made for the segment in use, and would not check in another.
+        if self.rotate_failed.is_some()
+            && self.stalled.is_none()
+            && self.now.mono_ms >= self.next_rotate_ms
+        {
             self.next_rotate_ms = self.now.mono_ms + RETRY_CHECKPOINT_MS;
             if self.log.free_slots() > self.reserve_slots() {
                 self.rotate();

@@ -1,5 +1,5 @@
-//! What an opening does about damage: takes in spill files that no checkpoint vouches for, sets aside what does not
-//! check, and removes what a checkpoint that never became durable left behind.
+//! What lies in the folder and belongs to nothing: bytes that do not check are set aside, files of a checkpoint that
+//! never became durable are removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -7,125 +7,27 @@ use std::path::{Path, PathBuf};
 
 use crate::core::Core;
 use crate::fs::{FileHandle, Filesystem, Open, read_full_at, write_all_at};
-use crate::spill::{FILE_HEADER, Step, Walk, parse_head};
 use crate::state::State;
-use crate::write::parse_write;
 
 /// Bytes that do not check are copied to `quarantine/` up to this much a place.
 const MAX_QUARANTINE_BYTES: u64 = 16 << 20;
 
-/// After damage: takes in spill files, or parts of them, that the surviving checkpoint does not vouch for.
-pub(crate) fn adopt_spill(fs: &dyn Filesystem, dir: &Path, state: &mut State) {
-    let mut charges: Vec<(u32, u64)> = Vec::new();
-    let mut notes = Vec::new();
-    let folders = fs.list(&dir.join("lanes")).unwrap_or_default();
-    for name in folders {
-        let Ok(number) = u32::from_str_radix(&name, 16) else {
-            continue;
-        };
-        let folder = dir.join("lanes").join(&name);
-        let lane = state.lane_mut(number);
-        for file_name in fs.list(&folder).unwrap_or_default() {
-            let Some(file_number) = file_name
-                .strip_suffix(".spill")
-                .and_then(|n| u64::from_str_radix(n, 16).ok())
-            else {
-                continue;
-            };
-            lane.next_file = lane.next_file.max(file_number + 1);
-            let Ok(handle) = fs.open(&folder.join(&file_name), Open::Read) else {
-                continue;
-            };
-            let mut head = vec![0u8; FILE_HEADER as usize];
-            let known = lane
-                .files
-                .iter()
-                .find(|f| f.number == file_number)
-                .map(|f| (f.len, f.salt));
-            let Ok(_) = read_full_at(handle.as_ref(), &mut head, 0) else {
-                continue;
-            };
-            let Some(head) = parse_head(&head) else {
-                continue;
-            };
-            let (from, salt) = known.unwrap_or((FILE_HEADER, head.salt));
-            let len = handle.size().unwrap_or(0);
-            let mut walk = Walk::new(handle.as_ref(), salt, len, from);
-            let mut found = crate::lane::SpillFile {
-                number: file_number,
-                salt,
-                len: from,
-                sealed: true,
-                ..Default::default()
-            };
-            while let Ok(Some(step)) = walk.next() {
-                let Step::Record { seq, enc, next, .. } = step else {
-                    continue;
-                };
-                found.len = next;
-                // The same number must not be in two files: an entry of the log, or an older file, is as good.
-                let wanted = seq > lane.spilled_through
-                    && seq > found.last_seq
-                    && !lane.settled.contains(seq)
-                    && lane
-                        .entries
-                        .first_key_value()
-                        .is_none_or(|(first, _)| seq < *first);
-                let Some(view) = parse_write(&enc).filter(|_| wanted) else {
-                    continue;
-                };
-                if found.first_seq == 0 {
-                    found.first_seq = seq;
-                }
-                found.last_seq = seq;
-                found.put_on(view.charge(), &view.held());
-            }
-            if found.live == 0 {
-                continue;
-            }
-            notes.push(format!(
-                "lane {}: {} writes were salvaged from {}",
-                lane.id, found.live, file_name
-            ));
-            charges.push((number, found.live_charge));
-            charges.extend(found.held.iter().map(|(l, c)| (*l, *c)));
-            // What is between and not here was settled, or is lost with the checkpoint that knew.
-            lane.settled
-                .insert_range(lane.spilled_through + 1, found.first_seq - 1);
-            lane.spilled_through = found.last_seq;
-            lane.next_seq = lane.next_seq.max(found.last_seq + 1);
-            lane.maybe_through = lane.next_seq - 1;
-            match lane.files.iter_mut().find(|f| f.number == file_number) {
-                Some(old) => {
-                    old.last_seq = found.last_seq;
-                    old.len = found.len;
-                    old.sealed = true;
-                    old.live += found.live;
-                    old.live_charge += found.live_charge;
-                    old.live_physical += found.live_physical;
-                    for (lane, charge) in found.held {
-                        *old.held.entry(lane).or_default() += charge;
-                    }
-                }
-                None => lane.files.push_back(found),
-            }
+/// Whether a folder's subfolders hold any file.
+pub(crate) fn holds_files(fs: &dyn Filesystem, dir: &Path) -> io::Result<bool> {
+    for name in list(fs, dir)? {
+        if !list(fs, &dir.join(name))?.is_empty() {
+            return Ok(true);
         }
     }
-    for (lane, charge) in charges {
-        state.lane_mut(lane).charged += charge;
-    }
-    for note in notes {
-        state.note_loss(note);
-    }
+    Ok(false)
 }
 
-/// Whether a folder's subfolders hold any file.
-pub(crate) fn holds_files(fs: &dyn Filesystem, dir: &Path) -> bool {
-    let folders = fs.list(dir).unwrap_or_default();
-    folders.iter().any(|name| {
-        fs.list(&dir.join(name))
-            .is_ok_and(|files| !files.is_empty())
-    })
+/// The names in a folder; none where there is no folder.
+pub(crate) fn list(fs: &dyn Filesystem, dir: &Path) -> io::Result<Vec<String>> {
+    match fs.list(dir) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        other => other,
+    }
 }
 
 impl Core {
@@ -174,7 +76,12 @@ pub(crate) fn quarantine(
     to: u64,
     state: &mut State,
 ) {
-    let bytes = to.saturating_sub(from);
+    // As far as there are any: a length may have been believed that the file does not have.
+    let end = file.size().map_or(to, |len| to.min(len));
+    let bytes = end.saturating_sub(from);
+    if bytes == 0 {
+        return;
+    }
     state.lost.quarantined_bytes += bytes;
     let place = path.strip_prefix(dir).unwrap_or(path).to_path_buf();
     let shown = place.display().to_string();

@@ -12,6 +12,7 @@ use crate::log::{
     parse_header,
 };
 use crate::recovery::At;
+use crate::replay::Tail;
 use crate::state::State;
 
 /// The log's files, and the segments in them with the place of their file.
@@ -30,16 +31,13 @@ pub(crate) fn read_log(
         .filter_map(|n| n.strip_suffix(".log")?.parse::<usize>().ok())
         .max()
         .map_or(0, |n| n + 1);
-    let (mut slots, mut headers) = (Vec::new(), Vec::new());
+    let (mut slots, mut headers): (Vec<Slot>, Vec<_>) = (Vec::new(), Vec::new());
     for slot in 0..count {
         let path = Log::path(dir, slot);
         let file = match fs.open(&path, Open::Write) {
             // A hole in the numbers: its place is filled when slots are made.
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                slots.push(Slot {
-                    file: Box::new(Missing),
-                    bytes: 0,
-                });
+                slots.push(Slot::missing());
                 continue;
             }
             other => other.map_err(at.io("opening", &path))?,
@@ -48,8 +46,10 @@ pub(crate) fn read_log(
         let mut head = vec![0u8; SEGMENT_HEADER as usize];
         let n = read_full_at(file.as_ref(), &mut head, 0).map_err(at.io("reading", &path))?;
         head.truncate(n);
+        let mut damaged = false;
         match parse_header(&head) {
             HeaderFound::Valid(header) => headers.push((header, slot)),
+            HeaderFound::Damaged => damaged = true,
             HeaderFound::Newer(found) => {
                 return Err(OpenError::NewerFormat {
                     path,
@@ -59,14 +59,28 @@ pub(crate) fn read_log(
             }
             HeaderFound::None => {}
         }
-        slots.push(Slot { file, bytes });
+        slots.push(Slot {
+            file,
+            bytes,
+            damaged,
+        });
     }
     headers.sort_by_key(|(h, _)| h.number);
     Ok((slots, headers))
 }
 
+impl Slot {
+    fn missing() -> Slot {
+        Slot {
+            file: Box::new(Missing),
+            bytes: 0,
+            damaged: false,
+        }
+    }
+}
+
 /// Stands for a slot whose file is not there.
-pub(crate) struct Missing;
+struct Missing;
 
 impl FileHandle for Missing {
     fn read_at(&self, _: &mut [u8], _: u64) -> io::Result<usize> {
@@ -105,14 +119,21 @@ pub(crate) fn missing(
         let found = slots.get(at).map_or(0, |s| s.bytes);
         let path = Log::path(dir, at);
         let busy = live.iter().any(|l| l.slot == at);
-        if recorded == LOST_SLOT || found < recorded {
+        if slots.get(at).is_some_and(|s| s.damaged) {
+            state.lost.files += 1;
+            state.damage(format!(
+                "log file {}: neither copy of its header checks, and the records that were there are lost",
+                path.display()
+            ));
+            sizes.push(LOST_SLOT);
+        } else if recorded == LOST_SLOT || found < recorded {
             let what = match (recorded, found) {
                 (LOST_SLOT, _) => "was missing or cut short".to_owned(),
                 (_, 0) => "is missing".to_owned(),
                 _ => format!("has {found} of its {recorded} bytes"),
             };
             state.lost.files += 1;
-            state.note_loss(format!(
+            state.damage(format!(
                 "log file {} {what}: the records that were there are lost; it was removed or cut by someone else, \
                  since the buffer never shortens it",
                 path.display()
@@ -130,12 +151,7 @@ pub(crate) fn missing(
 }
 
 /// Writes the newest segment's header and its last group once more.
-pub(crate) fn rewrite_tail(
-    live: &[Live],
-    slots: &mut [Slot],
-    offset: u64,
-    tail: &[u8],
-) -> io::Result<()> {
+pub(crate) fn rewrite_tail(live: &[Live], slots: &mut [Slot], tail: &Tail) -> io::Result<()> {
     let Some(last) = live.last() else {
         return Ok(());
     };
@@ -143,7 +159,7 @@ pub(crate) fn rewrite_tail(
         return Ok(());
     };
     write_all_at(slot.file.as_mut(), &encode_header(&last.header), 0)?;
-    write_all_at(slot.file.as_mut(), tail, offset)?;
+    write_all_at(slot.file.as_mut(), &tail.group, tail.offset)?;
     slot.file.sync()
 }
 
@@ -172,10 +188,7 @@ pub(crate) fn make_slots(
                 _ => {}
             }
             if let Some(s) = slots.get_mut(slot) {
-                *s = Slot {
-                    file: Box::new(Missing),
-                    bytes: 0,
-                };
+                *s = Slot::missing();
             }
             continue;
         }

@@ -94,6 +94,8 @@ pub(crate) struct Walk<'a> {
     file: &'a dyn FileHandle,
     salt: u64,
     len: u64,
+    /// Where the file was found to end, if that is before the believed length.
+    end: u64,
     offset: u64,
     buf: Vec<u8>,
     buf_at: u64,
@@ -106,6 +108,7 @@ impl<'a> Walk<'a> {
             file,
             salt,
             len,
+            end: len,
             offset: offset.max(FILE_HEADER),
             buf: Vec::new(),
             buf_at: 0,
@@ -119,16 +122,27 @@ impl<'a> Walk<'a> {
         self
     }
 
-    /// Bytes from `offset` on: at least `want` unless the believed length ends before.
+    /// Bytes from `offset` on: at least `want` unless the file ends before. No more memory is taken on the word of a
+    /// length than there are bytes.
     fn window(&mut self, offset: u64, want: usize) -> io::Result<&[u8]> {
-        let have_end = self.buf_at + self.buf.len() as u64;
-        let need_end = offset.saturating_add(want as u64).min(self.len);
-        if offset < self.buf_at || need_end > have_end {
-            let left = usize::try_from(self.len.saturating_sub(offset)).unwrap_or(usize::MAX);
-            self.buf.resize(left.min(want.max(CHUNK_BYTES)), 0);
+        let need_end = offset.saturating_add(want as u64).min(self.end);
+        if offset < self.buf_at || need_end > self.buf_at + self.buf.len() as u64 {
+            self.buf.clear();
             self.buf_at = offset;
-            let n = read_full_at(self.file, &mut self.buf, offset)?;
-            self.buf.truncate(n);
+            let left = usize::try_from(self.end.saturating_sub(offset)).unwrap_or(usize::MAX);
+            let want = left.min(want.max(CHUNK_BYTES));
+            while self.buf.len() < want {
+                let have = self.buf.len();
+                let more = (want - have).min(CHUNK_BYTES.max(have));
+                self.buf.resize(have + more, 0);
+                let at = self.buf.get_mut(have..).unwrap_or_default();
+                let n = read_full_at(self.file, at, offset + have as u64)?;
+                self.buf.truncate(have + n);
+                if n < more {
+                    self.end = offset + self.buf.len() as u64;
+                    break;
+                }
+            }
         }
         let from = usize::try_from(offset - self.buf_at).unwrap_or(usize::MAX);
         Ok(self.buf.get(from..).unwrap_or_default())
@@ -137,7 +151,7 @@ impl<'a> Walk<'a> {
     fn record_at(&mut self, offset: u64) -> io::Result<Option<(u64, Bytes, u64)>> {
         let salt = self.salt;
         let unchecked = self.unchecked;
-        let left = self.len.saturating_sub(offset);
+        let left = self.end.saturating_sub(offset);
         let head = self.window(offset, record::HEADER)?;
         let Some(size) = record::claimed_size(head).filter(|s| *s as u64 <= left) else {
             return Ok(None);
@@ -172,10 +186,10 @@ impl<'a> Walk<'a> {
             }));
         }
         let mut at = offset + record::ALIGN as u64;
-        while at < self.len && self.record_at(at)?.is_none() {
+        while at < self.end && self.record_at(at)?.is_none() {
             at += record::ALIGN as u64;
         }
-        self.offset = at.min(self.len);
+        self.offset = if at < self.end { at } else { self.len };
         Ok(Some(Step::Damage {
             offset,
             next: self.offset,

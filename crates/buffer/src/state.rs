@@ -15,6 +15,7 @@ use crate::items::Item;
 use crate::keys::Scope;
 use crate::lane::{Books, Entry, Lane, LogPlace, SpilledMeta};
 use crate::planted::Planted;
+use crate::seqset::SeqSet;
 use crate::write::Held;
 
 /// Sentences about losses kept; beyond it only the counts grow.
@@ -43,6 +44,13 @@ pub(crate) struct State {
     pub(crate) record_limit: u64,
     pub(crate) planted: Option<Planted>,
     pub(crate) lost: Lost,
+    /// Something is missing of the log or of the checkpoints, so what is pending must be found out anew.
+    pub(crate) damaged: bool,
+    /// Numbers of log records that are known to be missing. What was told once is not told again by each opening
+    /// until the replay point has passed it.
+    pub(crate) gaps: SeqSet,
+    /// The log record before which no other's word on losses counts: what was there by then was found out anew.
+    pub(crate) rebuilt_at: u64,
     pub(crate) totals: BufferStats,
     /// Why nothing is taken any more.
     pub(crate) stopped: Option<BufferError>,
@@ -50,8 +58,13 @@ pub(crate) struct State {
     pub(crate) room: watch::Sender<u64>,
 }
 
+/// Stands for the number of a record that is being committed, not replayed.
+pub(crate) const LIVE: u64 = u64::MAX;
+
 /// Where a record stands, and what memory still has of it.
 pub(crate) struct Applied<'a> {
+    /// Its own number in the log, or [`LIVE`].
+    pub(crate) seq: u64,
     pub(crate) segment: u64,
     /// Offset of the payload in the segment.
     pub(crate) payload_offset: u64,
@@ -77,6 +90,9 @@ impl State {
             record_limit,
             planted: None,
             lost: Lost::default(),
+            damaged: false,
+            gaps: SeqSet::default(),
+            rebuilt_at: 0,
             totals: BufferStats::default(),
             stopped: None,
             health: watch::Sender::new(Health::Running),
@@ -148,6 +164,12 @@ impl State {
         }
     }
 
+    /// Notes a loss after which nothing that follows from the books is believed.
+    pub(crate) fn damage(&mut self, sentence: String) {
+        self.damaged = true;
+        self.note_loss(sentence);
+    }
+
     pub(crate) fn room_appeared(&self) {
         self.room.send_modify(|n| *n = n.wrapping_add(1));
     }
@@ -211,8 +233,13 @@ impl State {
                     wall_unix_ms,
                 } => self.lane_mut(lane).advance_frontier(seq, wall_unix_ms),
                 Item::Note { lane, seq, state } => {
+                    let replayed = at.seq != LIVE;
                     let lane = self.lane_mut(lane);
-                    if seq < lane.next_seq && !lane.settled.contains(seq) {
+                    if replayed && seq >= lane.next_seq {
+                        // As with a settlement.
+                        lane.next_seq = seq + 1;
+                        self.damaged = true;
+                    } else if seq < lane.next_seq && !lane.settled.contains(seq) {
                         lane.states.insert(seq, state);
                     }
                 }
@@ -238,6 +265,9 @@ impl State {
                     physical,
                     held,
                 } => {
+                    if at.seq < self.rebuilt_at {
+                        continue;
+                    }
                     self.lose_spilled(
                         lane,
                         file,
@@ -267,21 +297,11 @@ impl State {
     fn add(&mut self, number: u32, seq: u64, mut entry: Entry, body: Option<&Bytes>) {
         let room = self.body_budget.saturating_sub(self.body_bytes);
         let lane = self.lane_mut(number);
-        if seq > lane.next_seq {
-            // Numbers are dense, so the record that gave these is gone.
-            let gap = (lane.next_seq, seq - 1);
-            let missing: u64 = gap.1 - gap.0 + 1 - lane.settled.count_in(gap.0, gap.1);
-            lane.settled.insert_range(gap.0, gap.1);
-            lane.count_outcome(LOST, missing);
-            let sentence = format!(
-                "lane {}: {missing} writes from number {} on are lost",
-                lane.id, gap.0
-            );
-            self.lost.writes += missing;
-            self.note_loss(sentence);
-        }
-        let lane = self.lane_mut(number);
+        // Numbers are dense, so the record that gave those between is gone. The writes may be in a spill file.
+        let gap = seq > lane.next_seq;
         lane.next_seq = lane.next_seq.max(seq + 1);
+        self.damaged |= gap;
+        let lane = self.lane_mut(number);
         if seq <= lane.spilled_through
             || lane.settled.contains(seq)
             || lane.entries.contains_key(&seq)
@@ -315,9 +335,16 @@ impl State {
 
     fn settle(&mut self, number: u32, seq: u64, result: u8, charge: u64, held: &Held) {
         let lane = self.lane_mut(number);
-        if seq >= lane.next_seq || !lane.settled.insert(seq) {
+        // The record that gave the number is gone. It must not be given to another write: replayed once more, this
+        // settlement would take that one.
+        let unknown = seq >= lane.next_seq;
+        lane.next_seq = lane.next_seq.max(seq + 1);
+        let settled = lane.settled.insert(seq);
+        self.damaged |= unknown;
+        if !settled {
             return;
         }
+        let lane = self.lane_mut(number);
         lane.count_outcome(result, 1);
         lane.states.remove(&seq);
         lane.spilled.remove(&seq);
@@ -341,7 +368,12 @@ impl State {
     fn purge(&mut self, number: u32, through: u64) {
         let again = self.planted == Some(Planted::PurgeReplayed);
         let lane = self.lane_mut(number);
-        let pending = lane.next_seq.saturating_sub(1).min(through);
+        // As with a settlement: numbers that only this record knows of are not given again.
+        let unknown = through >= lane.next_seq;
+        lane.next_seq = lane.next_seq.max(through + 1);
+        self.damaged |= unknown;
+        let lane = self.lane_mut(number);
+        let pending = through;
         let purged = pending - lane.settled.count_in(1, pending);
         if purged == 0 && !again {
             // Replayed over a checkpoint that knows it: the files may hold later writes by now.
@@ -388,7 +420,10 @@ impl State {
         let lane = self.lane_mut(number);
         let mut held: BTreeMap<u32, u64> = held.iter().copied().collect();
         let mut gone = Vec::new();
+        let mut unknown = false;
         for &(from, to) in ranges {
+            unknown |= to >= lane.next_seq;
+            lane.next_seq = lane.next_seq.max(to + 1);
             let mut next = from;
             for (&seq, entry) in lane.entries.range(from..=to) {
                 let none = Held::new();
@@ -399,6 +434,8 @@ impl State {
             }
             gone.extend((next <= to).then_some((next, to)));
         }
+        self.damaged |= unknown;
+        let lane = self.lane_mut(number);
         let mut lost = 0;
         for &(from, to) in &gone {
             lost += (to - from + 1).saturating_sub(lane.settled.count_in(from, to));

@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use crate::api::{LaneId, MAX_CHILD_DEPTH, NewWrite, WRITE_OVERHEAD_BYTES};
 use crate::codec::{Put, Take};
+use crate::plausible::MAX_LANES;
 
 /// Charges of dependents: lane number and bytes.
 pub(crate) type Held = Vec<(u32, u64)>;
@@ -68,7 +69,7 @@ pub(crate) fn encode_write(out: &mut Vec<u8>, write: &NewWrite) {
 /// Reads a write's encoding; `None` when it is not one.
 pub(crate) fn parse_write(enc: &[u8]) -> Option<WriteView<'_>> {
     let mut take = Take::new(enc);
-    let lane = take.u32()?;
+    let lane = take.u32().filter(|lane| *lane < MAX_LANES)?;
     let key = take.array()?;
     let order = take.u64()?;
     let created_unix_ms = take.u64()?;

@@ -6,9 +6,9 @@
 use std::io;
 use std::path::Path;
 
-use crate::checkpoint::{MAX_SLOT_BYTES, copy_generation, slot_path};
 use crate::fs::{Filesystem, Open, read_full_at};
 use crate::log::{Log, SEGMENT_HEADER, header_copies};
+use crate::slots::{MAX_SLOT_BYTES, copy_generation, slot_path};
 
 /// What [`second_copies`] found.
 #[derive(Debug, Clone, Default)]

@@ -280,6 +280,21 @@ impl SimFilesystem {
         }
     }
 
+    /// Puts a file there, flushed, with its name and its folders.
+    pub fn add_file(&self, path: &Path, bytes: Vec<u8>) {
+        let mut disk = self.disk.lock();
+        let parents = path.ancestors().skip(1).map(Path::to_owned);
+        disk.dirs.extend(parents);
+        disk.inodes.push(Inode {
+            disk: bytes.clone(),
+            bytes,
+            ..Inode::default()
+        });
+        let at = disk.inodes.len() - 1;
+        disk.names.insert(path.to_owned(), at);
+        disk.disk_names.insert(path.to_owned(), at);
+    }
+
     /// Removes a file for good, as a person would.
     pub fn lose_file(&self, path: &Path) {
         let mut disk = self.disk.lock();

@@ -288,6 +288,10 @@ impl Model {
                 for child in children.unwrap_or_default() {
                     if !there.contains_key(&child) {
                         self.set(child, Status::Held);
+                        // The number it had went with its release; the next one gives it another.
+                        if let Some(child) = self.writes.get_mut(&child) {
+                            child.seq = 0;
+                        }
                         parents.push(child);
                     }
                 }

@@ -64,6 +64,8 @@ pub(super) struct Swarm {
     pub(super) hard_start: bool,
     /// The number of segments may change at a restart.
     pub(super) resizes: bool,
+    /// The disk is full from the first, and the caller goes on until the log is.
+    pub(super) crams: bool,
     weights: [(Action, u64); 10],
     total: u64,
 }
@@ -115,15 +117,41 @@ impl Swarm {
             let often = rng.pick(&[3, 20, 100]).unwrap_or(20);
             odds.focus = rng.pick(&possible()).map(|cell| (cell, often));
         }
-        Swarm {
+        let mut swarm = Swarm {
             options,
             odds,
             damage,
             quota_bytes,
             hard_start,
             resizes,
-            total: weights.iter().map(|(_, w)| w).sum(),
+            crams: false,
+            total: 0,
             weights,
+        };
+        if rng.one_in(50) {
+            swarm.cram();
+        }
+        swarm.total = swarm.weights.iter().map(|(_, w)| w).sum();
+        swarm
+    }
+
+    /// Nothing but a log that fills up behind a full disk, and ends of runs.
+    fn cram(&mut self) {
+        self.crams = true;
+        self.odds = Odds::default();
+        self.damage = Damage::None;
+        self.resizes = false;
+        self.quota_bytes = 60_000;
+        self.options.log_segments = 4;
+        self.options.log_bytes = SEGMENT_BYTES * 4;
+        for (action, weight) in &mut self.weights {
+            *weight = match action {
+                Action::Accept => 40,
+                Action::Fetch => 15,
+                Action::Note | Action::Step => 30,
+                Action::Frontier | Action::Close | Action::Crash => 1,
+                Action::Settle | Action::Purge | Action::Space => 0,
+            };
         }
     }
 

@@ -21,6 +21,8 @@ use crate::recovery;
 /// Recoveries that may be killed in a row before one is let through.
 const MAX_FAILED_OPENS: u32 = 6;
 const FIRST_UNIX_MS: u64 = 1_000_000;
+/// Notes made at once where the log is to be filled: little else is let into its reserve.
+const CRAMMED_NOTES: u32 = 8;
 
 /// What a run is about.
 #[derive(Debug, Clone, Copy)]
@@ -127,6 +129,9 @@ pub fn run(scenario: Scenario) -> Result<Report, String> {
     world.say(|| format!("{:?}", world.swarm));
     world.claim_lanes()?;
     world.fs.set_odds(world.swarm.odds);
+    if world.swarm.crams {
+        world.fs.set_space(world.fs.used());
+    }
     for _ in 0..scenario.actions {
         world.act()?;
     }
@@ -209,7 +214,10 @@ impl World {
             Action::Fetch => self.fetch(),
             Action::Settle => self.settle(),
             Action::Frontier => self.frontier(),
-            Action::Note => self.note(),
+            Action::Note => {
+                let notes = if self.swarm.crams { CRAMMED_NOTES } else { 1 };
+                (0..notes).for_each(|_| self.note());
+            }
             Action::Purge => self.purge(),
             Action::Space => self.set_space(),
             Action::Close if self.rng.one_in(3) => return self.close(),
@@ -323,7 +331,7 @@ impl World {
                 (Ok(opened), None) => opened,
                 // Killed in the last calls of opening: the run had begun.
                 (Ok((_, recovery)), Some(crashed)) => {
-                    reported |= !recovery.lost.is_empty();
+                    reported |= !recovery.lost.is_empty() || self.cut_a_flip(&recovery);
                     how = Restart::Unclean;
                     fault = crashed;
                     continue;
@@ -361,6 +369,11 @@ impl World {
         Ok(())
     }
 
+    /// A flipped bit in the last group cannot be told from a torn write, and shows in the figure alone.
+    fn cut_a_flip(&self, recovery: &Recovery) -> bool {
+        self.swarm.damage == Damage::Flips && recovery.torn_bytes > 0
+    }
+
     /// Takes in what an opening said, and checks that it said what it had to.
     fn told(
         &mut self,
@@ -372,8 +385,7 @@ impl World {
         if !damaged && (reported || !recovery.lost.is_empty()) {
             return Err(format!("losses without damage: {:?}", recovery.lost));
         }
-        // A flipped bit in the last group cannot be told from a torn write, and shows in the figure alone.
-        let torn = self.swarm.damage == Damage::Flips && recovery.torn_bytes > 0;
+        let torn = self.cut_a_flip(recovery);
         self.model.reported_loss = reported || torn || !recovery.lost.is_empty();
         self.model.ever_lost |= self.model.reported_loss;
         let said = if recovery.unclean_exit {
