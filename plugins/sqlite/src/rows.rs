@@ -4,10 +4,9 @@
 //! double repeats digit for digit becomes REAL, everything else (`1.10`, `1e400`, 20 digits) stays
 //! TEXT as it was written, and the column's own type decides what it makes of it.
 
+use consign_plugin::rows::{self, Fields, Limits};
 use rusqlite::types::Value;
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
-use std::fmt;
 
 /// Rows of one write. A longer array is refused: it would hold the database's only write lock for
 /// seconds, and its rows belong into several messages.
@@ -15,6 +14,11 @@ pub const MAX_ROWS: usize = 100_000;
 
 /// SQLite's own limit on the columns of a table.
 const MAX_FIELDS: usize = 2_000;
+
+const LIMITS: Limits = Limits {
+    rows: MAX_ROWS,
+    fields: MAX_FIELDS,
+};
 
 /// A double holds this many decimal digits exactly, and SQLite prints them all.
 const EXACT_DIGITS: usize = 15;
@@ -39,22 +43,8 @@ impl Row {
 /// The rows of a JSON object (one) or an array of objects (one each).
 /// The error is a sentence about the body.
 pub fn from_json(body: &[u8]) -> Result<Vec<Row>, String> {
-    let first = body.iter().find(|byte| !byte.is_ascii_whitespace());
-    let objects: Vec<Object<'_>> = match first {
-        Some(b'[') => serde_json::from_slice(body),
-        Some(_) => serde_json::from_slice(body).map(|object| vec![object]),
-        None => {
-            return Err("the body is empty; a row comes from a JSON object".into());
-        }
-    }
-    .map_err(|error| format!("the body is not a JSON object or an array of objects: {error}"))?;
-    if objects.len() > MAX_ROWS {
-        return Err(format!(
-            "the array has {} rows; one write takes at most {MAX_ROWS}",
-            objects.len()
-        ));
-    }
-    objects.into_iter().map(row).collect()
+    let rows = rows::from_json(body, LIMITS)?;
+    rows.into_iter().map(row).collect()
 }
 
 /// A whole body as one value: TEXT when it is UTF-8, else BLOB.
@@ -65,15 +55,9 @@ pub fn whole(body: &[u8]) -> Value {
     }
 }
 
-fn row(object: Object<'_>) -> Result<Row, String> {
-    if object.0.len() > MAX_FIELDS {
-        return Err(format!(
-            "an object has {} fields; a table has at most {MAX_FIELDS} columns",
-            object.0.len()
-        ));
-    }
+fn row(fields: Fields<'_>) -> Result<Row, String> {
     let mut row = Row::default();
-    for (name, raw) in object.0 {
+    for (name, raw) in fields {
         if row.columns.iter().any(|c| c.eq_ignore_ascii_case(&name)) {
             return Err(format!(
                 "field `{name}` appears twice in one object (column names ignore case)"
@@ -107,29 +91,6 @@ fn number(literal: &str) -> Value {
     match literal.parse::<f64>() {
         Ok(real) if digits <= EXACT_DIGITS && format!("{real:?}") == literal => Value::Real(real),
         _ => Value::Text(literal.to_owned()),
-    }
-}
-
-/// A JSON object with its fields in order, repeated names included, values untouched.
-struct Object<'a>(Vec<(String, &'a RawValue)>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for Object<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Fields;
-        impl<'de> Visitor<'de> for Fields {
-            type Value = Vec<(String, &'de RawValue)>;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a JSON object")
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut fields = Vec::new();
-                while let Some(field) = map.next_entry()? {
-                    fields.push(field);
-                }
-                Ok(fields)
-            }
-        }
-        deserializer.deserialize_map(Fields).map(Object)
     }
 }
 

@@ -4,7 +4,6 @@ use crate::config::{ConnectionConfig, WriteConfig};
 use crate::connection::{Database, Sqlite};
 use crate::outcome::{Step, outcome};
 use crate::rows::{self, Row};
-use consign_plugin::Advice;
 use consign_plugin::prelude::*;
 use rusqlite::types::Value;
 use rusqlite::{Connection, params_from_iter};
@@ -87,7 +86,7 @@ impl Sink for WriteRows {
             match self.target.rows(write) {
                 Ok(rows) => writes.push(rows),
                 Err(reason) => {
-                    return Fault::of(index, Outcome::refused(reason)).outcomes(count);
+                    return Rollback::by(index, Outcome::refused(reason)).outcomes(count);
                 }
             }
         }
@@ -99,7 +98,7 @@ impl Sink for WriteRows {
         });
         match done.await {
             Some(Ok(outcomes)) => outcomes,
-            Some(Err(fault)) => fault.outcomes(count),
+            Some(Err(rollback)) => rollback.outcomes(count),
             None => batch.all(Outcome::down(("closed", "the connection is closed"))),
         }
     }
@@ -125,45 +124,6 @@ impl Sink for WriteRows {
     }
 }
 
-/// Why a transaction was rolled back, and by which write if one is to blame.
-#[derive(Debug)]
-struct Fault {
-    write: Option<usize>,
-    outcome: Outcome,
-}
-
-impl Fault {
-    fn of(write: usize, outcome: Outcome) -> Self {
-        Self {
-            write: Some(write),
-            outcome,
-        }
-    }
-
-    fn of_all(outcome: Outcome) -> Self {
-        Self {
-            write: None,
-            outcome,
-        }
-    }
-
-    /// One outcome per write. The transaction was atomic: companions of a refused write were not
-    /// applied, through no fault of their own.
-    fn outcomes(self, count: usize) -> Vec<Outcome> {
-        let companion = match self.write {
-            Some(_) if self.outcome.advice() == Advice::Never => {
-                Outcome::retry(("batch", "rolled back with a write that was refused"))
-            }
-            _ => self.outcome.clone(),
-        };
-        let mut outcomes = vec![companion; count];
-        if let Some(own) = self.write.and_then(|write| outcomes.get_mut(write)) {
-            *own = self.outcome;
-        }
-        outcomes
-    }
-}
-
 /// Inserts the rows of all writes and commits, or leaves the database as it was.
 fn transact(
     database: &mut Database,
@@ -171,13 +131,13 @@ fn transact(
     writes: &[Vec<Row>],
     wait: Duration,
     wanted: &dyn Fn() -> bool,
-) -> Result<Vec<Outcome>, Fault> {
-    let begin = |error| Fault::of_all(outcome(&error, Step::Begin));
+) -> Result<Vec<Outcome>, Rollback> {
+    let begin = |error| Rollback::of_all(outcome(&error, Step::Begin));
     let connection = database.handle(wait).map_err(begin)?;
     connection.execute_batch("BEGIN IMMEDIATE").map_err(begin)?;
     let mut result = target.insert(connection, writes);
     if result.is_ok() && !wanted() {
-        result = Err(Fault::of_all(Outcome::retry((
+        result = Err(Rollback::of_all(Outcome::retry((
             "cancelled",
             "rolled back before the commit",
         ))));
@@ -187,7 +147,7 @@ fn transact(
         && let Err(error) = connection.execute_batch("COMMIT")
     {
         in_doubt = true;
-        result = Err(Fault::of_all(outcome(&error, Step::Commit)));
+        result = Err(Rollback::of_all(outcome(&error, Step::Commit)));
     }
     // A failed statement or commit may leave the transaction open.
     if !connection.is_autocommit() {
@@ -238,11 +198,15 @@ impl Target {
         Ok(rows)
     }
 
-    fn insert(&self, connection: &Connection, writes: &[Vec<Row>]) -> Result<Vec<Outcome>, Fault> {
-        let all = |error: rusqlite::Error| Fault::of_all(outcome(&error, Step::Insert));
+    fn insert(
+        &self,
+        connection: &Connection,
+        writes: &[Vec<Row>],
+    ) -> Result<Vec<Outcome>, Rollback> {
+        let all = |error: rusqlite::Error| Rollback::of_all(outcome(&error, Step::Insert));
         self.create(connection).map_err(all)?;
         let columns = self.columns(connection).map_err(all)?;
-        self.check(&columns).map_err(Fault::of_all)?;
+        self.check(&columns).map_err(Rollback::of_all)?;
         let keyed = self.keyed(connection).is_ok();
         let mut outcomes = Vec::with_capacity(writes.len());
         for (index, rows) in writes.iter().enumerate() {
@@ -250,7 +214,7 @@ impl Target {
             for row in rows {
                 inserted += self
                     .insert_row(connection, &columns, row, keyed)
-                    .map_err(|outcome| Fault::of(index, outcome))?;
+                    .map_err(|outcome| Rollback::by(index, outcome))?;
             }
             if inserted > 0 && inserted < rows.len() {
                 // One transaction wrote all rows of the key, so somebody deleted some since.

@@ -1,7 +1,7 @@
 //! One table: how far a message got, to the outcome of its write.
 
 use consign_plugin::prelude::*;
-use consign_plugin::tls::rustls;
+use consign_plugin::tls::disagreement;
 use std::io;
 
 /// What became of one message of a batch.
@@ -51,7 +51,7 @@ pub fn of_failure(failure: &Failure) -> Outcome {
 /// Why a dial failed. What TLS says needs a person; everything else may pass.
 #[must_use]
 pub fn of_dial(address: &str, error: &io::Error) -> Failure {
-    match tls_words(error) {
+    match disagreement(error) {
         Some(words) => Failure::denied(("tls", format!("{address}: {words}"))),
         None => {
             let Detail { code, message } = of_io(error);
@@ -64,7 +64,7 @@ pub fn of_dial(address: &str, error: &io::Error) -> Failure {
 #[must_use]
 pub fn of_io(error: &io::Error) -> Detail {
     use io::ErrorKind as Kind;
-    if let Some(words) = tls_words(error) {
+    if let Some(words) = disagreement(error) {
         return Detail::new("tls", words);
     }
     let (code, words) = match error.kind() {
@@ -84,20 +84,10 @@ pub fn of_io(error: &io::Error) -> Detail {
     Detail::new(code, format!("{words} ({error})"))
 }
 
-fn tls_words(error: &io::Error) -> Option<String> {
-    let tls = error.get_ref()?.downcast_ref::<rustls::Error>()?;
-    Some(match tls {
-        rustls::Error::InvalidMessage(_) => {
-            format!("what listens there does not speak TLS ({tls})")
-        }
-        rustls::Error::AlertReceived(_) => format!("the receiver refuses us ({tls})"),
-        _ => tls.to_string(),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use consign_plugin::tls::rustls;
     use consign_plugin::{Advice, Applied, Scope};
 
     type Axes = (Applied, Scope, Advice);

@@ -1,6 +1,6 @@
 //! A batch of writes as a sink reads it: one arena, no copies.
 
-use crate::{Detail, Template};
+use crate::{Advice, Detail, Outcome, Template};
 use consign_abi::{Span, WriteBatch, WriteRow, flags};
 use std::fmt;
 use std::sync::Arc;
@@ -78,8 +78,55 @@ impl Batch {
 
     /// The same outcome for every write: `batch.all(Outcome::down(("refused", "…")))`.
     #[must_use]
-    pub fn all(&self, outcome: crate::Outcome) -> Vec<crate::Outcome> {
+    pub fn all(&self, outcome: Outcome) -> Vec<Outcome> {
         vec![outcome; self.len()]
+    }
+}
+
+/// Why the transaction of a whole batch was rolled back, and by which write if one is to blame: what an
+/// operation with an atomic batch answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rollback {
+    write: Option<usize>,
+    outcome: Outcome,
+}
+
+impl Rollback {
+    /// The write with this number is to blame.
+    #[must_use]
+    pub fn by(write: usize, outcome: Outcome) -> Self {
+        let write = Some(write);
+        Self { write, outcome }
+    }
+
+    /// It is about none of them alone.
+    #[must_use]
+    pub fn of_all(outcome: Outcome) -> Self {
+        let write = None;
+        Self { write, outcome }
+    }
+
+    /// The outcome of the write that is to blame, or of all.
+    #[must_use]
+    pub fn outcome(&self) -> &Outcome {
+        &self.outcome
+    }
+
+    /// One outcome for each write of the batch. Companions of a write that was refused were not applied
+    /// either, through no fault of their own: they are to be tried again.
+    #[must_use]
+    pub fn outcomes(self, batch: usize) -> Vec<Outcome> {
+        let companion = match self.write {
+            Some(_) if self.outcome.advice() == Advice::Never => {
+                Outcome::retry(("batch", "rolled back with a write that was refused"))
+            }
+            _ => self.outcome.clone(),
+        };
+        let mut outcomes = vec![companion; batch];
+        if let Some(own) = self.write.and_then(|write| outcomes.get_mut(write)) {
+            *own = self.outcome;
+        }
+        outcomes
     }
 }
 
@@ -200,5 +247,25 @@ impl<'a> Iterator for Headers<'a> {
             let name = row.name.text(self.arena)?;
             Some((name, Span::of(row.value, self.arena)?))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn companions_of_a_refused_write_are_tried_again_and_those_of_an_outage_share_it() {
+        let refused = Outcome::refused(("constraint", "no"));
+        let outcomes = Rollback::by(1, refused.clone()).outcomes(3);
+        assert_eq!(outcomes[1], refused);
+        assert!([0, 2].iter().all(|i| outcomes[*i].code() == "batch"));
+        let down = Outcome::down(("gone", "away"));
+        for rollback in [
+            Rollback::by(1, down.clone()),
+            Rollback::of_all(down.clone()),
+        ] {
+            assert_eq!(rollback.outcomes(2), [down.clone(), down.clone()]);
+        }
     }
 }

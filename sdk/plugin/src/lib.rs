@@ -133,6 +133,7 @@ pub mod groups;
 mod message;
 mod outcome;
 mod plugin;
+pub mod rows;
 mod shim;
 mod source;
 mod source_state;
@@ -141,7 +142,7 @@ pub mod testing;
 pub mod tls;
 mod traits;
 
-pub use batch::{Batch, Headers, Write, WriteKey};
+pub use batch::{Batch, Headers, Rollback, Write, WriteKey};
 pub use config::{Config, Secret, Template};
 pub use consign_manifest::{
     BatchKind, DeliveryType, Identity, Inspection, KeyPlacement, Promise, Repeat, RepeatKind,
@@ -174,10 +175,10 @@ pub mod prelude {
         Batch, BatchKind, Config, ConnectionContext, Connector, Control, Controls, Decision,
         Deliverer, DeliveryType, Detail, ErrorHandler, Failure, FailureKind, FailureReport,
         FunctionContext, Identity, Inspection, KeyPlacement, Message, MessageId, Outcome, Plugin,
-        Processor, Promise, Repeat, RepeatKind, Resolved, ResolvedSource, Secret, SettleResult,
-        Settled, Sink, SinkDeclaration, Source, SourceContext, SourceDeclaration, SourceMessage,
-        Stopped, Template, Transform, Verdict, Window, Write, WriteContext, WriteKey,
-        export_plugin,
+        Processor, Promise, Repeat, RepeatKind, Resolved, ResolvedSource, Rollback, Secret,
+        SettleResult, Settled, Sink, SinkDeclaration, Source, SourceContext, SourceDeclaration,
+        SourceMessage, Stopped, Template, Transform, Verdict, Window, Write, WriteContext,
+        WriteKey, export_plugin,
     };
     pub use async_trait::async_trait;
     pub use schemars::JsonSchema;

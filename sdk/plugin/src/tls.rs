@@ -11,6 +11,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -96,6 +97,20 @@ impl Tls {
             .map(Arc::new)
             .map_err(|error| fault(format!("{}: {error}", cert.display())))
     }
+}
+
+/// What TLS says of a handshake or stream that it ended: the two sides do not agree, which needs a person.
+/// `None`: TLS is not what failed, as when the stream broke.
+#[must_use]
+pub fn disagreement(error: &io::Error) -> Option<String> {
+    let tls = error.get_ref()?.downcast_ref::<rustls::Error>()?;
+    Some(match tls {
+        rustls::Error::InvalidMessage(_) => {
+            format!("what listens there does not speak TLS ({tls})")
+        }
+        rustls::Error::AlertReceived(_) => format!("the other side refuses us ({tls})"),
+        _ => tls.to_string(),
+    })
 }
 
 async fn authorities(path: &Path) -> Result<RootCertStore, Failure> {
