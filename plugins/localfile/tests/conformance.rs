@@ -98,6 +98,35 @@ impl Destination for Folder {
         fs::rename(&root, &away).unwrap();
         Box::new(Away { root, away })
     }
+
+    /// A folder has the name that the file is to have.
+    async fn refuse(&self, place: &Place, id: &str) -> Option<Box<dyn Send>> {
+        let name = match self {
+            Self::Replace | Self::Keep => root(place).join(format!("{id}.json")),
+            Self::Append => root(place).join("all.jsonl"),
+        };
+        let aside = name.with_extension("aside");
+        if name.exists() {
+            fs::rename(&name, &aside).unwrap();
+        }
+        fs::create_dir(&name).unwrap();
+        Some(Box::new(Taken { name, aside }))
+    }
+}
+
+/// A name while a folder has it.
+struct Taken {
+    name: PathBuf,
+    aside: PathBuf,
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        fs::remove_dir(&self.name).unwrap();
+        if self.aside.exists() {
+            fs::rename(&self.aside, &self.name).unwrap();
+        }
+    }
 }
 
 /// The root while it is away; it comes back when this is dropped.
@@ -120,7 +149,7 @@ fn collect(folder: &Path, effects: &mut Vec<Effect>) {
     for entry in entries {
         let path = entry.unwrap().path();
         let ending = path.extension().and_then(|ending| ending.to_str());
-        if !matches!(ending, Some("json" | "jsonl")) {
+        if !matches!(ending, Some("json" | "jsonl")) || path.is_dir() {
             continue;
         }
         for line in fs::read_to_string(&path).unwrap().lines() {

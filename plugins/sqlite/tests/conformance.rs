@@ -104,4 +104,23 @@ impl Destination for Table {
         db.execute_batch("BEGIN IMMEDIATE").unwrap();
         Box::new(db)
     }
+
+    async fn refuse(&self, place: &Place, id: &str) -> Option<Box<dyn Send>> {
+        let db = Connection::open(Self::path(place)).unwrap();
+        db.busy_timeout(BUSY).unwrap();
+        db.execute_batch(&format!(
+            "CREATE TRIGGER refusal BEFORE INSERT ON t WHEN NEW.id = '{id}' BEGIN SELECT RAISE(ABORT, 'not this one'); END"
+        ))
+        .unwrap();
+        Some(Box::new(Refusal(db)))
+    }
+}
+
+/// The trigger, gone when this is dropped.
+struct Refusal(Connection);
+
+impl Drop for Refusal {
+    fn drop(&mut self) {
+        self.0.execute_batch("DROP TRIGGER refusal").unwrap();
+    }
 }

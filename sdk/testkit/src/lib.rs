@@ -3,11 +3,12 @@
 //! * [`proxy`]: breaks TCP connections on purpose, at a chosen byte or request.
 //! * [`services`]: real servers for tests.
 //! * [`host`]: the built host as a process.
-//! * [`keyed_server`]: a small server of our own.
+//! * [`keyed_server`], [`http_server`]: small servers of our own.
 //! * [`conformance`]: the scenarios, and the `main` of a connector's `tests/conformance.rs`.
 
 pub mod conformance;
 pub mod host;
+pub mod http_server;
 pub mod keyed_server;
 pub mod proxy;
 pub mod services;

@@ -132,6 +132,12 @@ pub trait Destination: Send + Sync {
         false
     }
 
+    /// Whether the destination answers at all. Where it does not, a write is settled once the network has
+    /// taken it, and scenarios about answers and resends say nothing.
+    fn answers(&self) -> bool {
+        true
+    }
+
     /// Makes an empty destination for this scenario and says how the host gets there.
     async fn prepare(&self, place: &Place) -> Setup;
 
@@ -142,6 +148,13 @@ pub trait Destination: Send + Sync {
     async fn hold(&self, place: &Place) -> Box<dyn Send> {
         let _ = place;
         Box::new(())
+    }
+
+    /// Has the destination refuse the message with this id for what it is (a constraint, a name that is
+    /// taken), for as long as the value lives. [`Access::Local`] only; none where nothing can refuse it.
+    async fn refuse(&self, place: &Place, id: &str) -> Option<Box<dyn Send>> {
+        let (_, _) = (place, id);
+        None
     }
 
     /// Removes what was made.

@@ -20,6 +20,7 @@ mod judge;
 mod local;
 mod network;
 mod origin;
+mod parked;
 mod report;
 mod run;
 mod stage;
@@ -152,7 +153,9 @@ impl Scenario {
             Self::AgainOutsideWindow => {
                 "The host is killed after the write has landed, and comes back when the destination's window has passed."
             }
-            Self::SentAgainFromFailed => "A person sends a parked write again.",
+            Self::SentAgainFromFailed => {
+                "A write parks (its answers never came, or it was refused) and a person sends it again."
+            }
             Self::AcknowledgedAfterAcceptance => {
                 "A thousand messages are offered while the destination is held and its lane has no room for them."
             }
@@ -173,13 +176,10 @@ impl Scenario {
         )
     }
 
-    /// Whether it says something about a destination that is reached in this way.
-    pub fn applies_to(self, access: &Access) -> bool {
-        if self.is_of_source() {
-            return false;
-        }
+    /// Whether it says something about this destination.
+    pub fn applies_to(self, destination: &dyn Destination) -> bool {
         let needs_the_other = matches!(
-            (self, access),
+            (self, destination.access()),
             (Self::KilledBeforeTheWrite, Access::Network { .. })
                 | (
                     Self::CutBeforeRequest
@@ -191,16 +191,21 @@ impl Scenario {
                     Access::Local,
                 )
         );
-        !needs_the_other
+        let without_answers = matches!(
+            self,
+            Self::Clean | Self::CutBeforeRequest | Self::CutMidBatch | Self::ServerAway
+        );
+        !self.is_of_source() && !needs_the_other && (destination.answers() || without_answers)
     }
 
     /// Whether the quick run, which is a part of every test run, has it.
-    pub fn is_quick(self, access: &Access) -> bool {
-        match access {
+    pub fn is_quick(self, destination: &dyn Destination) -> bool {
+        match destination.access() {
+            Access::Network { .. } if !destination.answers() => self == Self::CutMidBatch,
             Access::Network { .. } => {
                 matches!(self, Self::ReplySwallowed | Self::HostKilledInFlight)
             }
-            Access::Local => matches!(self, Self::SameWriteAgain),
+            Access::Local => self == Self::SameWriteAgain,
         }
     }
 }

@@ -6,7 +6,8 @@
 
 use super::origin::SourceStage;
 use super::stage::Stage;
-use super::{Access, Destination, Failure, Origin, Ran, Result, Scenario, Verdict, local, network};
+use super::{Access, Destination, Failure, Origin, Ran, Result, Scenario, Verdict};
+use super::{local, network, parked};
 use crate::host;
 use serde_json::{Value, json};
 use std::future::Future;
@@ -60,9 +61,8 @@ struct Wanted {
 
 impl Wanted {
     fn destination(&self, destination: &dyn Destination, scenario: Scenario) -> bool {
-        let access = destination.access();
-        let quick = scenario.is_quick(&access);
-        scenario.applies_to(&access) && self.includes(destination.case(), scenario, quick)
+        let quick = scenario.is_quick(destination);
+        scenario.applies_to(destination) && self.includes(destination.case(), scenario, quick)
     }
 
     fn source(&self, case: &str, scenario: Scenario) -> bool {
@@ -179,9 +179,6 @@ pub async fn run_one(
     let (operation, case) = (destination.operation(), destination.case());
     let saved = saved_folder().join(format!("{operation}-{case}-{scenario}"));
     let verdict = match scenario {
-        Scenario::SentAgainFromFailed => Ok(Verdict::NotRun(
-            "waits for `consign failed send-again`".into(),
-        )),
         Scenario::AgainOutsideWindow if destination.window().is_none() => {
             Ok(Verdict::NotRun("does not apply: there is no window".into()))
         }
@@ -251,6 +248,7 @@ async fn carried_out(
     let place = stage.place.clone();
     let done = guarded(async {
         match destination.access() {
+            _ if scenario == Scenario::SentAgainFromFailed => parked::run(&mut stage).await,
             Access::Network { .. } => network::run(&mut stage).await,
             Access::Local => local::run(&mut stage).await,
         }
