@@ -96,6 +96,54 @@ pub fn install(packages: &[String]) -> Result<()> {
     failed(format!("apt-get could not install {list}: {last}"))
 }
 
+/// Makes a Python environment in this folder and installs packages of PyPI into it. Debian's packages are
+/// what making one needs, where it is not there.
+pub fn install_python(folder: &Path, debian: &[String], packages: &[String]) -> Result<()> {
+    let make = || {
+        run_quietly(
+            Command::new("python3")
+                .args(["-m", "venv", "--clear"])
+                .arg(folder),
+        )
+    };
+    if make().is_err() {
+        install(debian)?;
+        make()?;
+    }
+    let list = packages.join(" ");
+    eprintln!("installing {list} with pip");
+    let mut pip = Command::new(folder.join("bin/python"));
+    pip.args([
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+    ]);
+    let installed = run_quietly(pip.args(packages));
+    if installed.is_err() {
+        // Half an environment must not pass for a whole one the next time.
+        let _ = std::fs::remove_dir_all(folder);
+    }
+    installed
+}
+
+/// Runs a program to its end; what it said last where it fails.
+fn run_quietly(command: &mut Command) -> Result<()> {
+    let program = command.get_program().display().to_string();
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.context(|| format!("cannot run {program}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&output.stderr);
+    let last = text.lines().rev().find(|line| !line.trim().is_empty());
+    failed(format!(
+        "{program} failed: {}",
+        last.unwrap_or("it said nothing")
+    ))
+}
+
 /// `apt-get update`, once for the life of this process. That it failed shows in the install after it.
 fn refresh_lists() {
     static DONE: OnceLock<()> = OnceLock::new();

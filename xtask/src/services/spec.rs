@@ -56,6 +56,10 @@ pub struct Install {
     /// Debian packages. Installed only when a program of the service is missing.
     #[serde(default)]
     pub debian: Vec<String>,
+    /// Packages of PyPI, with versions; they go into an environment of their own, whose folder is
+    /// `{python}` in the names of programs.
+    #[serde(default)]
+    pub pypi: Vec<String>,
 }
 
 /// The version question.
@@ -185,6 +189,19 @@ impl Spec {
         Ok(spec)
     }
 
+    /// Puts the folder of the Python environment into the names of programs.
+    #[must_use]
+    pub fn with_python(mut self, folder: &Path) -> Self {
+        let folder = folder.display().to_string();
+        let steps = self.init.iter_mut().chain(&mut self.after_start);
+        let steps = steps.chain(&mut self.ready.command);
+        let programs = steps.map(|step| &mut step.program);
+        for program in programs.chain([&mut self.version.program, &mut self.start.program]) {
+            *program = program.replace("{python}", &folder);
+        }
+        self
+    }
+
     /// The programs that the service needs, each once.
     pub fn programs(&self) -> Vec<&str> {
         let steps = self.init.iter().chain(&self.after_start);
@@ -257,6 +274,18 @@ stop = { signal = "INT", within_s = 20 }
         assert_eq!(spec.user.as_deref(), Some("postgres"));
         assert_eq!(spec.stop.signal, StopSignal::Int);
         assert_eq!(spec.programs(), ["initdb", "pg_isready", "postgres"]);
+    }
+
+    #[test]
+    fn programs_of_a_python_environment_are_looked_for_in_its_folder() {
+        let text = FULL.replace(
+            "\"postgres\", args = [\"-D",
+            "\"{python}/bin/serve\", args = [\"-D",
+        );
+        let spec = Spec::parse("example", &text).unwrap();
+        let spec = spec.with_python(Path::new("/env"));
+        assert_eq!(spec.start.program, "/env/bin/serve");
+        assert_eq!(spec.version.program, "postgres");
     }
 
     #[test]

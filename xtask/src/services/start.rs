@@ -39,7 +39,9 @@ pub fn start(spec: &Spec, instance: &str, target: &Path) -> Result<State> {
             return Ok(state.clone());
         }
     }
-    install_missing(spec)?;
+    let python = instance_folder(target, "").join(format!("python-{}", spec.name));
+    let spec = &spec.clone().with_python(&python);
+    install_missing(spec, &python)?;
     let version = version(spec)?;
     let as_pinned = version.contains(&spec.version.pinned);
     if !as_pinned {
@@ -189,7 +191,7 @@ fn lock(target: &Path) -> Result<File> {
     locked.context(|| format!("cannot lock {}", path.display()))
 }
 
-fn install_missing(spec: &Spec) -> Result<()> {
+fn install_missing(spec: &Spec, python: &Path) -> Result<()> {
     let missing = || {
         spec.programs()
             .into_iter()
@@ -198,6 +200,9 @@ fn install_missing(spec: &Spec) -> Result<()> {
     let Some(program) = missing() else {
         return Ok(());
     };
+    if !spec.install.pypi.is_empty() {
+        return system::install_python(python, &spec.install.debian, &spec.install.pypi);
+    }
     if spec.install.debian.is_empty() {
         return failed(format!("{program} is not on PATH"));
     }
