@@ -26,7 +26,7 @@ pub fn write(workspace: &Workspace, connector: &str, report: &Value) -> Result<P
     for subject in report["subjects"].as_array().into_iter().flatten() {
         let operation = &subject["operation"];
         let product = &subject["product"];
-        let scenarios = kept(report, operation);
+        let scenarios = kept(report, operation, &product["server"]);
         let known = records.iter().any(|record| {
             record["operation"] == *operation && record["server"] == product["server"]
         });
@@ -59,10 +59,18 @@ pub fn write(workspace: &Workspace, connector: &str, report: &Value) -> Result<P
     Ok(path)
 }
 
-/// `case/scenario` of everything that was kept for an operation.
-fn kept(report: &Value, operation: &Value) -> Vec<String> {
+/// `case/scenario` of everything that was kept for an operation against a server.
+fn kept(report: &Value, operation: &Value, server: &Value) -> Vec<String> {
+    let subjects = report["subjects"].as_array().into_iter().flatten();
+    let cases: Vec<&Value> = subjects
+        .filter(|subject| {
+            subject["operation"] == *operation && subject["product"]["server"] == *server
+        })
+        .map(|subject| &subject["case"])
+        .collect();
     let rows = report["rows"].as_array().into_iter().flatten();
-    rows.filter(|row| row["operation"] == *operation && row["verdict"] == "kept")
+    rows.filter(|row| row["operation"] == *operation && cases.contains(&&row["case"]))
+        .filter(|row| row["verdict"] == "kept")
         .filter_map(|row| {
             Some(format!(
                 "{}/{}",
@@ -191,11 +199,16 @@ mod tests {
     }
 
     #[test]
-    fn what_was_kept_is_recorded_by_case_and_scenario() {
-        let row = |operation, scenario, verdict| json!({"operation": operation, "case": "c", "scenario": scenario, "verdict": verdict});
-        let report = json!({"rows": [
-            row("a.b", "clean", "kept"), row("a.b", "slow", "not_run"), row("a.c", "clean", "kept"),
-        ]});
-        assert_eq!(kept(&report, &json!("a.b")), ["c/clean"]);
+    fn what_was_kept_is_recorded_by_case_and_scenario_and_for_each_server_apart() {
+        let row = |case, scenario, verdict| json!({"operation": "a.b", "case": case, "scenario": scenario, "verdict": verdict});
+        let subject =
+            |case, server| json!({"operation": "a.b", "case": case, "product": {"server": server}});
+        let report = json!({
+            "subjects": [subject("c", "one"), subject("d", "other")],
+            "rows": [row("c", "clean", "kept"), row("c", "slow", "not_run"), row("d", "clean", "kept")],
+        });
+        let kept = |server: &str| kept(&report, &json!("a.b"), &json!(server));
+        assert_eq!(kept("one"), ["c/clean"]);
+        assert_eq!(kept("other"), ["d/clean"]);
     }
 }
