@@ -349,7 +349,16 @@ fn verify_tells_everything_a_reader_of_the_plugin_would_miss() {
         errors["errors"].as_array().unwrap().len(),
         text.lines().count()
     );
-    for plugin in ["handlers", "http", "localfile", "nats", "sqlite"] {
+    for plugin in [
+        "handlers",
+        "http",
+        "localfile",
+        "nats",
+        "postgres",
+        "rest",
+        "sqlite",
+        "tcp",
+    ] {
         let library = format!("{}/libconsign_plugin_{plugin}.so", plugins());
         let verified = consign(&["plugins", "verify", &library]);
         assert_eq!(

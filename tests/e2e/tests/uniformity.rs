@@ -54,10 +54,7 @@ const WAIVERS: [(&str, &str, &str); 1] = [(
 )];
 
 /// Connectors without a conformance test, and why.
-const NOT_PROVEN: [(&str, &str); 2] = [
-    ("tcp", "nothing confirms; its destination is to be written"),
-    ("events", SOURCE_IS_A_HOST),
-];
+const NOT_PROVEN: [(&str, &str); 1] = [("events", SOURCE_IS_A_HOST)];
 
 /// Connectors whose folder lacks a file that others have, and why.
 const WITHOUT: [(&str, &str, &str); 1] = [("events", "src/outcome.rs", "it writes nothing")];
