@@ -137,7 +137,11 @@ async fn the_honest_operation_keeps_its_promise_in_every_scenario() {
         }
         let ran = honest.run(scenario).await;
         assert!(!ran.failed(), "{ran}");
-        assert_eq!(ran.kept(), scenario != Scenario::AgainOutsideWindow, "{ran}");
+        assert_eq!(
+            ran.kept(),
+            scenario != Scenario::AgainOutsideWindow,
+            "{ran}"
+        );
     }
 }
 
