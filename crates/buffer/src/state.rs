@@ -476,7 +476,9 @@ impl State {
         }
         if !self.clean && !again {
             for lane in &mut self.lanes {
-                lane.maybe_through = lane.maybe_through.max(lane.frontier);
+                // A frontier runs ahead: what is accepted from here on was never on its way.
+                let last = lane.next_seq.saturating_sub(1);
+                lane.maybe_through = lane.maybe_through.max(lane.frontier.min(last));
             }
         }
         self.run_epoch = self.run_epoch.max(epoch);
