@@ -83,6 +83,8 @@ pub struct Rendered {
     pub order: OrderKey,
     /// The rendered templates, in slot order.
     pub slots: Vec<String>,
+    /// Which setting each of them is of; see [`SendProgram::settings`](crate::SendProgram::settings).
+    pub settings: Bytes,
 }
 
 /// Which writes of its lane a write may not overtake.
@@ -449,7 +451,11 @@ fn render(send: &SendProgram, event: &mut Event<'_>) -> Result<Rendered, RenderE
             })
         })
         .collect::<Result<_, _>>()?;
-    Ok(Rendered { order, slots })
+    Ok(Rendered {
+        order,
+        slots,
+        settings: send.settings.clone(),
+    })
 }
 
 /// A 64-bit hash of an order key, never 0, which stands for the lane's own order.

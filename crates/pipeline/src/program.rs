@@ -1,8 +1,10 @@
 //! An adapter, compiled: patterns, conditions, transforms, order keys and templates of every route.
 
+use crate::stored::SETTING_BYTES;
 use crate::template::Template;
 use crate::topic::Pattern;
 use crate::vrl_program::{ASSIGNS, Access, Compiled, MESSAGE_ID, Types, assigns, described};
+use bytes::Bytes;
 use consign_config::{Adapter, Order, Place, Problem, Route, Send, Text, Transform, in_order};
 use serde_json::{Value, json};
 use vrl::path::OwnedValuePath;
@@ -49,6 +51,9 @@ pub struct SendProgram {
     pub function: Value,
     /// One per slot, in slot order.
     pub templates: Vec<TemplateInfo>,
+    /// Which setting each slot is of: 8 bytes for each, a digest of its JSON pointer. It goes into each
+    /// write, so that one accepted before a reload is never read by another order of slots.
+    pub settings: Bytes,
     pub(crate) compiled: Vec<Template>,
     pub(crate) order: OrderProgram,
 }
@@ -300,14 +305,30 @@ impl SendProgram {
                 None => OrderProgram::Strict,
             },
         };
+        let settings = templates
+            .iter()
+            .flat_map(|template| setting_digest(&template.pointer))
+            .collect();
         Self {
             id: send.id.as_str().to_owned(),
             function,
+            settings,
             templates,
             compiled,
             order,
         }
     }
+}
+
+/// Names a setting in a stored write.
+fn setting_digest(pointer: &str) -> [u8; SETTING_BYTES] {
+    let digest = blake3::hash(pointer.as_bytes());
+    let mut bytes = [0; SETTING_BYTES];
+    bytes
+        .iter_mut()
+        .zip(digest.as_bytes())
+        .for_each(|(to, from)| *to = *from);
+    bytes
 }
 
 /// Fields of the message that a nondeterministic function decided, and which function.

@@ -96,7 +96,53 @@ impl fmt::Display for DecodeError {
 
 impl std::error::Error for DecodeError {}
 
+/// The attribute that says which setting each slot is of.
+const SLOT_SETTINGS: u32 = 2;
+/// Bytes that name one setting.
+pub(crate) const SETTING_BYTES: usize = 8;
+
 impl StoredWrite {
+    /// Takes the texts of a send's templates, each with the setting it is of.
+    pub fn set_slots(&mut self, rendered: &Rendered) {
+        self.slots.clone_from(&rendered.slots);
+        self.attributes.retain(|(id, _)| *id != SLOT_SETTINGS);
+        if !rendered.settings.is_empty() {
+            let settings = rendered.settings.clone();
+            self.attributes.push((SLOT_SETTINGS, settings));
+        }
+    }
+
+    /// Whether its texts are those of these settings, in this order.
+    #[must_use]
+    pub fn has_slots_of(&self, settings: &Bytes) -> bool {
+        match self.slot_settings() {
+            Some(stored) => stored == settings,
+            // Without any text there is nothing to name.
+            None => self.slots.is_empty() && settings.is_empty(),
+        }
+    }
+
+    /// The texts for these settings, by name: each setting's own text where the write brought one along,
+    /// whatever its place was then.
+    #[must_use]
+    pub fn slots_for(&self, settings: &[u8]) -> Vec<Option<String>> {
+        let stored = self.slot_settings().map_or(&[][..], |stored| stored);
+        let stored: Vec<&[u8]> = stored.chunks(SETTING_BYTES).collect();
+        let text = |setting: &[u8]| {
+            let place = stored.iter().position(|other| *other == setting)?;
+            self.slots.get(place).cloned()
+        };
+        settings.chunks(SETTING_BYTES).map(text).collect()
+    }
+
+    fn slot_settings(&self) -> Option<&Bytes> {
+        let (_, settings) = self
+            .attributes
+            .iter()
+            .find(|(id, _)| *id == SLOT_SETTINGS)?;
+        Some(settings)
+    }
+
     /// The write of one send. `original` is the message as the source handed it over; it is kept
     /// when a transform changed it and the route says so.
     #[must_use]
@@ -107,14 +153,14 @@ impl StoredWrite {
         keep_original: bool,
     ) -> Self {
         let message = &matched.message;
-        Self {
+        let mut write = Self {
             message_id: message.id,
             time_unix_ms: message.time_unix_ms,
             content_type: message.content_type.clone(),
             routing_key: message.routing_key.clone(),
             source: message.source.clone(),
             headers: message.headers.clone(),
-            slots: rendered.slots.clone(),
+            slots: Vec::new(),
             attributes: Vec::new(),
             original: (matched.changed && keep_original).then(|| Original {
                 content_type: original.content_type.clone(),
@@ -123,7 +169,9 @@ impl StoredWrite {
                 body: original.body.clone(),
             }),
             body: message.body.clone(),
-        }
+        };
+        write.set_slots(rendered);
+        write
     }
 
     /// The message it was made from, as it left its route. Shares the memory of the write.

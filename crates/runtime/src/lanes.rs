@@ -1,5 +1,6 @@
 //! Which send each lane number belongs to.
 
+use crate::templates::Templates;
 use consign_delivery::LaneId;
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
@@ -32,8 +33,8 @@ pub struct LaneInfo {
     pub skip_releases: bool,
     /// Whether the order of its writes means something (`strict` or `by_key`).
     pub ordered: bool,
-    /// Templates of its settings: texts that each stored write brings along.
-    pub slots: usize,
+    /// Templates of its settings, whose texts each stored write brings along.
+    pub templates: Templates,
 }
 
 /// All lanes of this run, by number; a reload adds and removes some.

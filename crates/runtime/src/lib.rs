@@ -39,6 +39,7 @@ mod staging;
 pub mod states;
 mod steps;
 mod targets;
+mod templates;
 mod token;
 pub mod view;
 mod watch;

@@ -357,6 +357,7 @@ impl Parker {
         let rendered = Rendered {
             order: consign_pipeline::OrderKey::Strict,
             slots: Vec::new(),
+            settings: bytes::Bytes::new(),
         };
         let info = LaneInfo {
             id: format!("{}/{}", report.adapter, report.route),

@@ -9,6 +9,7 @@ use crate::drill::{self, Drills};
 use crate::engine::Body;
 use crate::events::{Events, of_lane};
 use crate::lanes::Lanes;
+use crate::templates::Templates;
 use consign_delivery::{
     Advice, Applied, ConnectionId, Detail, Input, LaneId, Outcome, ProbeFailure, RequestId, Scope,
     Send as SendBatch, SettleResult, Verdict as MachineVerdict,
@@ -384,9 +385,10 @@ impl Plugs {
             let away = Outcome::down(Detail::new("drill", drill::WHY));
             return answered(vec![away; count]);
         }
-        let batch = match batch_of(writes) {
+        let templates = self.lanes.get(lane).map(|info| info.templates.clone());
+        let batch = match batch_of(writes, &templates.unwrap_or_default()) {
             Ok(batch) => batch,
-            Err(detail) => return answered(vec![Outcome::refused(detail); count]),
+            Err((at, detail)) => return answered(refused_at(at, detail, count)),
         };
         let plugs = std::sync::Arc::clone(self);
         if let Some(handle) = self.present(lane) {
@@ -549,6 +551,18 @@ fn not_open(failure: &Failure) -> Outcome {
     }
 }
 
+/// Nothing was sent: one write is refused, and what was with it goes again.
+fn refused_at(at: Option<usize>, detail: Detail, count: usize) -> Vec<Outcome> {
+    let outcome = |place| match at {
+        Some(at) if at != place => Outcome::retry(Detail::new(
+            "not_sent",
+            "another write of the batch could not be laid out",
+        )),
+        _ => Outcome::refused(detail.clone()),
+    };
+    (0..count).map(outcome).collect()
+}
+
 fn answered(outcomes: Vec<Outcome>) -> Submission {
     Submission {
         canceller: Canceller(None),
@@ -570,15 +584,22 @@ fn outcome_of(outcome: consign_loader::Outcome) -> Outcome {
 }
 
 /// Lays the stored writes out for the boundary: one arena, one table.
-fn batch_of(writes: &[(Body, bool)]) -> Result<WriteBatch, Detail> {
+/// The place of a write that cannot be laid out comes with the reason; without one it is all of them.
+fn batch_of(
+    writes: &[(Body, bool)],
+    templates: &Templates,
+) -> Result<WriteBatch, (Option<usize>, Detail)> {
     let bytes = writes.iter().map(|(body, _)| body.stored.len()).sum();
     let mut batch = BatchBuilder::with_capacity(writes.len(), bytes);
-    for (body, may_be_repeat) in writes {
-        let stored = StoredWrite::decode(body.stored.clone()).map_err(|error| {
-            Detail::new(
-                "stored_write",
-                format!("the stored write cannot be read: {error}"),
-            )
+    for (at, (body, may_be_repeat)) in writes.iter().enumerate() {
+        let mut stored = StoredWrite::decode(body.stored.clone()).map_err(|error| {
+            let why = format!("the stored write cannot be read: {error}");
+            (Some(at), Detail::new("stored_write", why))
+        })?;
+        templates.fit(&mut stored).map_err(|why| {
+            let why =
+                format!("the send has a template that this write was accepted without: {why}");
+            (Some(at), Detail::new("template_missing", why))
         })?;
         let parts = WriteParts {
             key: body.key,
@@ -595,10 +616,8 @@ fn batch_of(writes: &[(Body, bool)]) -> Result<WriteBatch, Detail> {
             .map(|(name, value)| (name.as_ref(), value.as_ref()));
         let slots = (0_u32..).zip(stored.slots.iter().map(AsRef::as_ref));
         batch.push(&parts, headers, slots).map_err(|_| {
-            Detail::new(
-                "batch_too_large",
-                "the batch is larger than 4 GiB; lower batch.max_bytes",
-            )
+            let why = "the batch is larger than 4 GiB; lower batch.max_bytes";
+            (None, Detail::new("batch_too_large", why))
         })?;
     }
     Ok(batch.finish())

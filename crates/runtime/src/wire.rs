@@ -10,6 +10,7 @@ use crate::lanes::LaneInfo;
 use crate::plan::Plan;
 use crate::plugs::{ConnectionSpec, SinkSpec};
 use crate::settings;
+use crate::templates::Templates;
 use consign_buffer::{Buffer, LaneSpec, ScopeSpec};
 use consign_config::{Adapter, Config, Delivery, Send as SendConfig};
 use consign_delivery::{ConnectionId, LaneConfig, LaneId};
@@ -139,11 +140,7 @@ pub fn wire(
                     info: LaneInfo {
                         drops_repeats: send_plan.promise.level
                             == consign_promise::Level::EffectivelyOnce,
-                        slots: planned
-                            .program
-                            .route(index)
-                            .and_then(|r| r.sends.get(number))
-                            .map_or(0, |s| s.templates.len()),
+                        templates: Templates::of(&planned.program, index, number),
                         ..lane_info(adapter, route, send, &id)
                     },
                     sink: SinkSpec {
@@ -348,7 +345,7 @@ fn lane_info(
         holds_keys: send.after_park == consign_config::AfterPark::HoldKey,
         skip_releases: send.when_parent_skipped == consign_config::ParentSkipped::Release,
         ordered: !matches!(send.order, consign_config::Order::None),
-        slots: 0,
+        templates: Templates::default(),
     }
 }
 

@@ -133,7 +133,7 @@ impl DeadLetter {
             let id = format!("{}/{}/{}", routing.adapter, routing.route, routing.send);
             let rendered = replay::rendered(host, &id, &stored)?;
             order = rendered.order.stored_hash();
-            stored.slots = rendered.slots;
+            stored.set_slots(&rendered);
         }
         let time = |unix_ms: i64| (unix_ms > 0).then_some(unix_ms);
         Ok(NewFailed {

@@ -273,7 +273,8 @@ fn edited(
             "its send has templates, which the running host renders: edit it there, without --data-dir",
         )?;
         let id = format!("{}/{}/{}", record.adapter, record.route, record.send);
-        stored.slots = super::replay::rendered(host, &id, &stored)?.slots;
+        let rendered = super::replay::rendered(host, &id, &stored)?;
+        stored.set_slots(&rendered);
     }
     stored.attributes.retain(|(id, _)| *id != EDITED);
     let write_key = match key {

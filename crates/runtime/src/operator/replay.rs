@@ -512,17 +512,14 @@ fn lane_of(host: &Host, id: &str) -> Result<(LaneId, Arc<LaneInfo>), String> {
 /// A stored write that still fits the send's settings.
 fn fitting(envelope: &[u8], info: &LaneInfo) -> Result<Bytes, String> {
     let stored = Bytes::copy_from_slice(envelope);
-    let write = StoredWrite::decode(stored.clone()).map_err(|error| error.to_string())?;
-    if write.slots.len() == info.slots {
-        Ok(stored)
-    } else {
-        Err(format!(
-            "the templates of send {} were changed since it was accepted ({} then, {} now): use route again",
-            info.id,
-            write.slots.len(),
-            info.slots
-        ))
-    }
+    let mut write = StoredWrite::decode(stored.clone()).map_err(|error| error.to_string())?;
+    info.templates.fit(&mut write).map_err(|why| {
+        format!(
+            "send {} has a template that it lacks, {why}: use route again",
+            info.id
+        )
+    })?;
+    Ok(stored)
 }
 
 fn send_again(host: &Host, ready: &mut Ready) -> Result<(), String> {
@@ -619,12 +616,12 @@ fn move_to(host: &Host, ready: &mut Ready, to: Option<&str>) -> Result<(), Strin
         .map_err(|error| error.to_string())?;
     let rendered = rendered(host, to, &stored)?;
     let new_key = key::diverted(WriteKey(record.write_key), to);
-    let body = StoredWrite {
-        slots: rendered.slots,
+    let mut moved = StoredWrite {
         attributes: Vec::new(),
         ..stored
-    }
-    .encode();
+    };
+    moved.set_slots(&rendered);
+    let body = moved.encode();
     ready.writes.push(NewWrite {
         lane: consign_buffer::LaneId(lane.0),
         key: new_key.0,
