@@ -235,6 +235,9 @@ pub struct LaneConfig {
     /// Whether the destination is inspected at each gate opening: effectively-once resends wait
     /// for the answer.
     pub inspected: bool,
+    /// Whether a person paused it: nothing of it is sent before they resume it. Only read when the lane
+    /// is added; a running lane keeps what it was told.
+    pub paused: bool,
     /// The durable send frontier: writes up to it may be sent at once. 0 for a new lane.
     pub frontier: u64,
     /// Wall time of that frontier, 0 for none: a clock behind it has gone back. A lane of direct
@@ -276,6 +279,7 @@ impl LaneConfig {
             has_handler: false,
             skip_releases_dependents: false,
             inspected: false,
+            paused: false,
             frontier: 0,
             frontier_wall_unix_ms: 0,
             held_keys: Vec::new(),

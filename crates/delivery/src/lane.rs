@@ -219,7 +219,7 @@ impl Lane {
             settling: BTreeSet::new(),
             out: Vec::new(),
             dirty_notes: BTreeSet::new(),
-            paused: false,
+            paused: cfg.paused,
             removing: false,
             leaving_until_ms: None,
             queued: false,

@@ -25,7 +25,7 @@ use crate::wire::{Numbers, Wire, wire};
 use consign_buffer::{Buffer, Recovery};
 use consign_config::{Adapter, Config};
 use consign_delivery::{ConnectionId, Delivery as Machine, Input, LaneConfig, LaneId};
-use consign_ledger::{Code, Event, EventSink, Ledger, SinkOptions};
+use consign_ledger::{Code, Event, EventSink, Ledger, SinkOptions, Switch};
 use consign_loader::{Names, Plugins};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
@@ -230,19 +230,24 @@ impl Host {
         for (number, (spec, used)) in &wired.connections {
             host.add_connection(&plan.config, *number, spec, *used);
         }
+        for switch in &paused {
+            tracing::warn!(
+                "{} was paused by {} and stays so: consign resume",
+                switch.subject,
+                switch.who
+            );
+        }
+        host.pause_connections(&paused);
         for (lane, wire) in &wired.lanes {
             let moved_below = host.check_target(LaneId(*lane), wire).await;
             let held = host.held_keys(&plan.config, wire).await.map_err(fail)?;
-            host.add_lane(wire.clone(), moved_below, held);
+            host.add_lane(wire.clone(), moved_below, held, &paused);
         }
         {
             let mut wiring = host.wiring.lock().await;
             wiring.numbers = numbers;
             wiring.lanes = wired.lanes;
             wiring.connections = wired.connections;
-        }
-        for pause in control::pauses(&paused, host.plugs.lanes(), &host.plugs) {
-            host.engine.input(pause);
         }
         let adapters = plan.config.adapters.iter().zip(&plan.adapters);
         for ((adapter, planned), routes) in adapters.zip(wired.routes) {
@@ -351,10 +356,25 @@ impl Host {
         }
     }
 
-    /// Puts a lane in: directory, sink, machine, and what tells of new writes.
-    pub(crate) fn add_lane(&self, wire: Wire, moved_below: u64, held_keys: Vec<u64>) {
+    /// Pauses the connections that a person paused, before a lane on them is put in.
+    pub(crate) fn pause_connections(&self, paused: &[Switch]) {
+        for pause in control::paused_connections(paused, &self.plugs) {
+            self.engine.input(pause);
+        }
+    }
+
+    /// Puts a lane in: directory, sink, machine, and what tells of new writes. One that a person paused
+    /// sends nothing from the first moment on.
+    pub(crate) fn add_lane(
+        &self,
+        wire: Wire,
+        moved_below: u64,
+        held_keys: Vec<u64>,
+        paused: &[Switch],
+    ) {
         let lane = wire.settings.id;
         let buffered = wire.info.buffered;
+        let is_paused = control::is_lane_paused(paused, &wire.info.id);
         self.plugs.lanes().put(lane, wire.info);
         self.plugs.put_sink(lane, wire.sink);
         let stats = self.buffer.stats(consign_buffer::LaneId(lane.0));
@@ -364,6 +384,7 @@ impl Host {
             frontier_wall_unix_ms: stats.map_or(0, |stats| stats.frontier_wall_unix_ms),
             moved_below,
             held_keys,
+            paused: is_paused,
             ..wire.settings
         })));
         if buffered {

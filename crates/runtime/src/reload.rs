@@ -8,7 +8,7 @@
 
 use crate::clock;
 use crate::host::Host;
-use crate::operator::{control, replay};
+use crate::operator::replay;
 use crate::plan::{Copies, Plan, plan_with};
 use crate::plugs::ConnectionSpec;
 use crate::settings;
@@ -16,7 +16,7 @@ use crate::source::{AdapterState, SourceSpec};
 use crate::wire::{Wire, report_orphans, wire};
 use consign_config::{Config, Environment, Problem};
 use consign_delivery::{ConnectionId, Input, LaneId};
-use consign_ledger::{Code, Event};
+use consign_ledger::{Code, Event, Switch};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -245,12 +245,13 @@ impl Host {
         let changes = self.changes(&wiring.lanes, &wired.lanes, &mut report);
         let (now, later): (Vec<Change>, Vec<Change>) =
             changes.into_iter().partition(|change| change.out.is_none());
+        let paused = self.paused().await;
         for change in now {
             if let Some(wire) = change.next {
                 let lane = change.lane;
                 let moved_below = self.check_target(lane, &wire).await;
                 let held = self.remembered_keys(&wire).await;
-                self.add_lane(wire, moved_below, held);
+                self.add_lane(wire, moved_below, held, &paused);
             }
         }
         wiring.generation = wiring.generation.saturating_add(1);
@@ -452,16 +453,18 @@ impl Host {
         }
     }
 
-    /// What people paused stays so when a lane was taken out and put in again.
-    async fn pause_again(&self) {
+    /// What people paused stays so for lanes that are put in, and for connections under another number.
+    async fn paused(&self) -> Vec<Switch> {
         let ledger = self.ledger.clone();
         match replay::blocking(move || ledger.paused()).await {
             Ok(paused) => {
-                for pause in control::pauses(&paused, self.plugs.lanes(), &self.plugs) {
-                    self.engine.input(pause);
-                }
+                self.pause_connections(&paused);
+                paused
             }
-            Err(error) => tracing::error!(%error, "what is paused could not be read"),
+            Err(error) => {
+                tracing::error!(%error, "what is paused could not be read");
+                Vec::new()
+            }
         }
     }
 
@@ -476,8 +479,8 @@ impl Host {
                 match self.record_target(lane, &wire, 0).await {
                     Ok(()) => {
                         let held = self.remembered_keys(&wire).await;
-                        self.add_lane(wire, 0, held);
-                        self.pause_again().await;
+                        let paused = self.paused().await;
+                        self.add_lane(wire, 0, held, &paused);
                     }
                     Err(error) => {
                         tracing::error!(lane = change.name, %error, "the lane's target could not be recorded");

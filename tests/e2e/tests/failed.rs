@@ -541,6 +541,32 @@ async fn nobody_acts_without_the_token() {
     serde_json::from_slice::<Value>(&output.stderr).expect("errors are JSON under --json");
 }
 
+/// The send frontier runs ahead of what was accepted; after a crash new writes below it counted as maybe.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_accepted_after_a_crash_was_never_on_its_way_before() {
+    let mut scene = Scene::start().await;
+    scene.post(r#"{"id": "before", "amount": 250}"#).await;
+    scene.parked(1).await;
+    for n in 2..=3 {
+        scene.host.kill();
+        scene.host.start().await;
+        scene
+            .post(&format!(r#"{{"id": "after {n}", "amount": 250}}"#))
+            .await;
+        let lines = scene.parked(n).await;
+        assert!(
+            lines.iter().all(|line| line["applied"] == "no"),
+            "{lines:#?}"
+        );
+    }
+    let status = scene.host.get("/api/v1/status").await.unwrap();
+    assert_eq!(
+        common::lane(&status, "hooks/all/table")["resends"],
+        0,
+        "{status:#}"
+    );
+}
+
 /// A table without a key behind a drill that throws answers away: what is parked may have landed.
 const PLAIN: &str = r#"  plain:
     source: { connection: hooks, operation: http.receive, config: { path: /plain } }

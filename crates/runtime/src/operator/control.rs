@@ -5,7 +5,6 @@ use super::request::Fault;
 use super::{Answer, acted, record};
 use crate::clock::wall_unix_ms_i64;
 use crate::host::Host;
-use crate::lanes::Lanes;
 use crate::plugs::Plugs;
 use crate::reload::ReloadError;
 use consign_delivery::{Act, ConnectionId, Input, LaneId};
@@ -108,24 +107,22 @@ fn number(plugs: &Plugs, name: &str) -> Option<ConnectionId> {
         .map(|(number, ..)| ConnectionId(number))
 }
 
-/// What was paused stays so over a restart: these go to the machine right behind its lanes, before
-/// anything can be sent. Adapters are paused by the name that stands in `paused`.
-pub fn pauses(paused: &[Switch], lanes: &Lanes, plugs: &Plugs) -> Vec<Input> {
-    let mut inputs = Vec::new();
-    for switch in paused {
-        let act = match switch.subject.split_once(' ') {
-            Some(("lane", id)) => lanes.by_id(id).map(|(lane, _)| Act::Pause(lane)),
-            Some(("connection", name)) => number(plugs, name).map(Act::PauseConnection),
-            _ => None,
-        };
-        tracing::warn!(
-            "{} was paused by {} and stays so: consign resume",
-            switch.subject,
-            switch.who
-        );
-        inputs.extend(act.map(Input::Operator));
-    }
-    inputs
+/// What was paused stays so over a restart. Connections go to the machine before the lanes on them; a
+/// lane is told so when it is added, and an adapter when its source is.
+pub fn paused_connections(paused: &[Switch], plugs: &Plugs) -> Vec<Input> {
+    let of = |switch: &Switch| number(plugs, switch.subject.strip_prefix("connection ")?);
+    paused
+        .iter()
+        .filter_map(of)
+        .map(|connection| Input::Operator(Act::PauseConnection(connection)))
+        .collect()
+}
+
+/// Whether a lane was paused.
+pub fn is_lane_paused(paused: &[Switch], id: &str) -> bool {
+    paused
+        .iter()
+        .any(|switch| switch.subject.strip_prefix("lane ") == Some(id))
 }
 
 /// Whether an adapter was paused.
