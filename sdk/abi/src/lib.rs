@@ -6,7 +6,7 @@
 #![deny(missing_docs)]
 #![allow(
     unsafe_code,
-    reason = "exporting and casting the root needs it; see `export`"
+    reason = "exporting and casting the root needs it, see `export`; and stacks for signals, see `stack`"
 )]
 
 mod codes;
@@ -14,6 +14,7 @@ mod data;
 pub mod export;
 pub mod json;
 pub mod note;
+mod stack;
 mod vtable;
 
 pub use abi_stable::library::LibHeader;
@@ -26,4 +27,5 @@ pub use data::{
     AttributeRow, HeaderRow, MessageBatch, MessageRow, OutcomeRow, Reply, SettleRow, Span,
     TemplateRow, WriteBatch, WriteRow,
 };
+pub use stack::alternate_stack;
 pub use vtable::{Call, Host, HostRef, Plugin, PluginRef};

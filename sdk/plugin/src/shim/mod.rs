@@ -183,6 +183,7 @@ extern "C" fn init(number: u64, vtable: HostRef) -> u32 {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(WORKERS)
             .thread_name(format!("plugin-{}", core.plugin.name()))
+            .on_thread_start(consign_abi::alternate_stack)
             .enable_all()
             .build();
         match runtime {
