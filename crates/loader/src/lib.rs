@@ -10,7 +10,7 @@
 #![deny(missing_docs)]
 #![allow(
     unsafe_code,
-    reason = "dlopen and reading an exported symbol need it; see `library`"
+    reason = "dlopen and reading an exported symbol need it, see `library`; and a signal handler, see `crash`"
 )]
 
 mod answer;
@@ -18,6 +18,7 @@ mod batch;
 mod call;
 mod check;
 mod connection;
+pub mod crash;
 mod elf;
 mod function;
 mod host;
