@@ -3,6 +3,7 @@
 
 use crate::acceptance::{Acceptor, Counters, RouteTarget};
 use crate::clock;
+use crate::crashes::Crashes;
 use crate::engine::{Engine, Parts, engine};
 use crate::events::Events;
 use crate::handlers::Handlers;
@@ -82,6 +83,8 @@ pub struct Host {
     adapters: RwLock<BTreeMap<String, Arc<AdapterState>>>,
     /// What opening the buffer found.
     pub recovery: Recovery,
+    /// What ended the runs before this one.
+    crashes: Arc<Crashes>,
     /// Wall-clock time of the start.
     pub started_unix_ms: u64,
     /// What is wired; locked while it changes.
@@ -130,6 +133,12 @@ impl Host {
             )),
             error => fail(error.to_string()),
         })?;
+        // Only now: the folder is locked, so no other host's note is taken.
+        let of = dir.clone();
+        let crashes = tokio::task::spawn_blocking(move || Crashes::take(&of))
+            .await
+            .map_err(|error| fail(error.to_string()))?;
+        let crashes = Arc::new(crashes);
         let path = dir.join("ledger.db");
         let options = settings::ledger_options(&plan.config);
         let ledger_path = path.clone();
@@ -164,6 +173,7 @@ impl Host {
         let of = ledger.clone();
         let paused = replay::blocking(move || of.paused()).await.map_err(fail)?;
         report_recovery(&events, &recovery, &healed, &buffer);
+        crashes.report(&events);
         if !had_ledger {
             report_lost_ledger(&events, &ledger_path, &buffer);
         }
@@ -180,6 +190,7 @@ impl Host {
             ledger.clone(),
             events.clone(),
             Arc::clone(&lanes),
+            Arc::clone(&crashes),
         ));
         let handlers = Arc::new(Handlers::default());
         handlers.replace(wired.handlers);
@@ -216,6 +227,7 @@ impl Host {
             recent,
             adapters: RwLock::default(),
             recovery,
+            crashes,
             started_unix_ms: clock::wall_unix_ms(),
             wiring: tokio::sync::Mutex::default(),
             moving: Mutex::default(),
@@ -379,12 +391,18 @@ impl Host {
         self.plugs.put_sink(lane, wire.sink);
         let stats = self.buffer.stats(consign_buffer::LaneId(lane.0));
         let stats = stats.filter(|_| buffered);
+        // A direct send has another number in each run.
+        let suspects =
+            |crashes: &Crashes| buffered.then(|| crashes.suspects(lane)).unwrap_or_default();
+        let alone = |crashes: &Crashes| buffered.then(|| crashes.alone(lane)).unwrap_or_default();
         self.engine.input(Input::AddLane(Box::new(LaneConfig {
             frontier: stats.as_ref().map_or(0, |stats| stats.frontier),
             frontier_wall_unix_ms: stats.map_or(0, |stats| stats.frontier_wall_unix_ms),
             moved_below,
             held_keys,
             paused: is_paused,
+            crash_suspects: suspects(&self.crashes),
+            crash_alone: alone(&self.crashes),
             ..wire.settings
         })));
         if buffered {

@@ -12,6 +12,7 @@ mod acceptance;
 mod adapter;
 pub mod clock;
 mod counters;
+pub mod crashes;
 mod drill;
 mod engine;
 mod events;

@@ -1,13 +1,14 @@
 //! Parking: the failed write goes into Failed messages first, and only then out of its lane.
 
 use crate::clock::wall_unix_ms_i64;
+use crate::crashes::{CRASHES, Crashes};
 use crate::engine::Body;
 use crate::events::{Events, of_lane};
 use crate::handlers::{Diversion, Report};
 use crate::lanes::{LaneInfo, Lanes};
 use bytes::Bytes;
 use consign_buffer::{Acceptance, Buffer, NewWrite, Settlement};
-use consign_delivery::{Failure, LaneId, ParkReason, SettleResult, WriteNote};
+use consign_delivery::{Detail, Failure, LaneId, ParkReason, SettleResult, WriteNote};
 use consign_ledger::{
     Applied, Code, Dependent, Diagnosis, Event, Header, History, Ledger, NewFailed,
     ParkReason as LedgerReason,
@@ -82,6 +83,7 @@ pub struct Parker {
     ledger: Ledger,
     events: Events,
     lanes: Arc<Lanes>,
+    crashes: Arc<Crashes>,
     host_version: &'static str,
     /// Failed messages whose lane does not know yet, durably, that they left it. None of them may be
     /// sent again: a crash would then find the write in its lane twice.
@@ -90,11 +92,12 @@ pub struct Parker {
 
 impl Parker {
     /// Over the ledger.
-    pub fn new(ledger: Ledger, events: Events, lanes: Arc<Lanes>) -> Self {
+    pub fn new(ledger: Ledger, events: Events, lanes: Arc<Lanes>, crashes: Arc<Crashes>) -> Self {
         Self {
             ledger,
             events,
             lanes,
+            crashes,
             host_version: env!("CARGO_PKG_VERSION"),
             settling: Arc::default(),
         }
@@ -118,9 +121,12 @@ impl Parker {
             seq,
             body,
             reason,
-            failure,
+            mut failure,
             note,
         } = what;
+        if reason == ParkReason::SuspectedCrash {
+            failure.detail = self.why_suspected(lane);
+        }
         let body = body.ok_or_else(|| format!("write {seq} to park is not in memory"))?;
         let mut record = self.record(lane, seq, &body, &reason, &failure, note)?;
         if body.has_dependents {
@@ -189,10 +195,11 @@ impl Parker {
         let code = match reason {
             ParkReason::MayHaveLanded => Code::MayHaveLanded,
             ParkReason::Refused => Code::Refused,
+            ParkReason::SuspectedCrash => Code::SuspectedCrash,
             _ => Code::Parked,
         };
         let detail = &failure.detail;
-        let event = of_lane(Event::new(code, wall_unix_ms_i64()), &info)
+        let mut event = of_lane(Event::new(code, wall_unix_ms_i64()), &info)
             .connection(info.connection.clone())
             .field("failed_id", id)
             .field("seq", seq)
@@ -204,7 +211,33 @@ impl Parker {
                 reason.name(),
                 detail.message
             ));
+        if code == Code::SuspectedCrash {
+            event = event
+                .field("crashes", CRASHES)
+                .field("signal", self.crashes.signal())
+                .field("plugin", plugin_of(&info.operation))
+                .field("next", format!("consign failed show {id}"));
+        }
         self.events.emit(event);
+    }
+
+    /// What a person reads about a write that is suspected.
+    fn why_suspected(&self, lane: LaneId) -> Detail {
+        let operation = self
+            .lanes
+            .get(lane)
+            .map_or_else(String::new, |info| info.operation.clone());
+        let signal = self.crashes.signal();
+        Detail::new(
+            "suspected_crash",
+            format!(
+                "the plugin `{}` ({operation}) had it at each of the last {CRASHES} crashes of the host, the last by {signal} in thread {:?}. \
+                 It is kept here and was not sent again: `consign failed show` has its body for the plugin's author; \
+                 once the plugin withstands it, `consign failed send-again`",
+                plugin_of(&operation),
+                self.crashes.thread(),
+            ),
+        )
     }
 
     /// The send behind a lane.
@@ -527,4 +560,10 @@ fn ledger_reason(reason: &ParkReason) -> LedgerReason {
         ParkReason::Handler(_) | ParkReason::Operator => LedgerReason::Handler,
         ParkReason::HandlerFailed => LedgerReason::HandlerFailed,
     }
+}
+/// The plugin that carries out an operation: operations are named after it.
+fn plugin_of(operation: &str) -> &str {
+    operation
+        .split_once('.')
+        .map_or(operation, |(plugin, _)| plugin)
 }

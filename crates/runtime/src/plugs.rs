@@ -6,7 +6,7 @@
 
 use crate::clock::wall_unix_ms_i64;
 use crate::drill::{self, Drills};
-use crate::engine::Body;
+use crate::engine::{Body, FIRST_DIRECT_LANE};
 use crate::events::{Events, of_lane};
 use crate::lanes::Lanes;
 use crate::templates::Templates;
@@ -17,7 +17,7 @@ use consign_delivery::{
 use consign_ledger::{Code, Event};
 use consign_loader::{
     Answer, AnswerEnd, BatchBuilder, Connection, Failure, FailureKind, Names, OpenConnection,
-    Plugins, SinkHandle, WriteBatch, WriteParts,
+    Plugins, SinkHandle, WriteBatch, WriteParts, crash,
 };
 use consign_manifest::{Inspection, Verdict, Window};
 use consign_pipeline::StoredWrite;
@@ -391,10 +391,22 @@ impl Plugs {
             Err((at, detail)) => return answered(refused_at(at, detail, count)),
         };
         let plugs = std::sync::Arc::clone(self);
+        // For the note that is left if the plugin ends the process. A direct send has another number
+        // in each run: it could be compared with nothing.
+        let listed: Vec<u64> = if lane.0 < FIRST_DIRECT_LANE {
+            send.items.iter().map(|item| item.seq).collect()
+        } else {
+            Vec::new()
+        };
         if let Some(handle) = self.present(lane) {
+            let hands = crash::in_hands(lane.0, listed);
             let pending = handle.submit(batch, deadline);
             let canceller = Canceller(Some(pending.canceller()));
-            let answer = async move { plugs.answer(lane, pending.await) };
+            let answer = async move {
+                let answer = pending.await;
+                drop(hands);
+                plugs.answer(lane, answer)
+            };
             return Submission {
                 canceller,
                 answer: Box::pin(answer),
@@ -403,7 +415,9 @@ impl Plugs {
         let answer = async move {
             match plugs.sink(lane).await {
                 Ok((handle, _)) => {
+                    let hands = crash::in_hands(lane.0, listed);
                     let answer = handle.submit(batch, deadline).await;
+                    drop(hands);
                     plugs.answer(lane, answer)
                 }
                 Err(failure) => Answered::Outcomes(vec![not_open(&failure); count]),

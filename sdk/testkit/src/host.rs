@@ -9,8 +9,9 @@
 )]
 
 use serde_json::Value;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -218,11 +219,20 @@ impl Host {
 
     /// Waits until it ends by itself; its exit code.
     pub fn wait(&mut self) -> Option<i32> {
+        self.ended().code()
+    }
+
+    /// Waits until it ends by itself; the signal that ended it.
+    pub fn wait_for_signal(&mut self) -> Option<i32> {
+        self.ended().signal()
+    }
+
+    fn ended(&mut self) -> ExitStatus {
         let mut child = self.child.take().expect("running");
         let from = Instant::now();
         loop {
             if let Some(status) = child.try_wait().expect("child") {
-                return status.code();
+                return status;
             }
             if from.elapsed() > PATIENCE {
                 drop(child.kill());

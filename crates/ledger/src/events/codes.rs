@@ -31,6 +31,8 @@ codes! {
     HostStarted = "host_started",
     HostStopped = "host_stopped",
     UncleanExit = "unclean_exit",
+    HostCrashed = "host_crashed",
+    CrashNoteUnreadable = "crash_note_unreadable",
     DrainTimeout = "drain_timeout",
     ConfigReloaded = "config_reloaded",
     ConfigRejected = "config_rejected",

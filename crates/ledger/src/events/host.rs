@@ -21,8 +21,24 @@ pub(super) static ENTRIES: &[Entry] = &[
         UncleanExit, Warn, "The last run did not end cleanly",
         "The host found its buffer without the mark of a clean exit. Nothing that was accepted is lost. Writes that may have been on their way are resent: with the same key where the destination drops repeats, once more at most where a repeat is a second copy.",
         "kill -9, a power cut, a crash of the host or of a plugin, or the system ran out of memory.",
-        "Look for the cause in the system's log (`journalctl -u consign`, `dmesg`). `consign events --code may_have_landed` lists writes of which a copy may exist. Where it happens again and again see `suspected_crash`.",
-        ["maybe": "writes that may have landed", "signal": "the signal, where one was noted"]
+        "Look for the cause in the system's log (`journalctl -u consign`, `dmesg`). `consign events --code may_have_landed` lists writes of which a copy may exist. `host_crashed` beside it says that native code ended the run.",
+        ["pending": "writes that are pending", "maybe_in_flight": "those of them that may have landed", "replayed_records": "records read back"]
+    ),
+    entry!(
+        HostCrashed, Error, "Native code ended the last run",
+        "The process got a signal that native code causes (SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE). Nothing that was accepted is lost. Writes that plugins had are sent one by one now, so that another crash tells which of them it is; a write that plugins had at three such crashes parks as `suspected_crash`.",
+        "A plugin that a message, or its server's answer, makes crash; a fault of its libraries; a stack that ran over.",
+        "The thread is named after its plugin. Look for the core dump (`coredumpctl`) and give it to the plugin's author. Nothing has to be typed: if a message is at fault, it parks by itself at the third crash, and the rest goes on.",
+        ["signal": "the signal", "thread": "the thread that got it", "writes": "buffered writes that plugins had", "at_unix_ms": "when"]
+    ),
+    entry!(
+        CrashNoteUnreadable,
+        Warn,
+        "The notes of a crash could not be used",
+        "What the host writes down as it crashes, or its list of the last crashes, could not be read or written. The host started all the same. A crash may be missing in the count of three.",
+        "The note was cut short, the file was changed, or the data folder's rights are wrong.",
+        "The message names the file. What could not be read lies beside it as `.unreadable`; it may be deleted once it was looked at.",
+        []
     ),
     entry!(
         DrainTimeout, Warn, "The host stopped before all requests had ended",
@@ -75,10 +91,10 @@ pub(super) static ENTRIES: &[Entry] = &[
     ),
     entry!(
         SuspectedCrash, Error, "A write was parked because the host crashed on it",
-        "The same writes were in flight at three crashes in a row. They are parked so that the host can go on; nothing of them is lost.",
+        "A plugin had this write at three crashes of the host in a row. It is parked so that the host can go on; nothing of it is lost. What else plugins had at all three is parked with it.",
         "A message that makes native code of a plugin crash the process.",
-        "Report it to the plugin's author, with the write's body, which Failed messages keeps. Move the plugin to a version that withstands it before the write is sent again.",
-        ["write_key": "the write", "crashes": "how many", "signal": "the last signal"]
+        "`consign failed show ID` has its body: give it to the plugin's author, with the core dump. Once the plugin withstands it, `consign failed send-again ID`; a write that only stood beside the guilty one may be sent again at once.",
+        ["failed_id": "its number in Failed messages", "plugin": "the plugin that had it", "seq": "its number in its lane", "crashes": "how many", "signal": "the last signal", "next": "what to type"]
     ),
     entry!(
         DrillStarted, Info, "A drill started",

@@ -5,7 +5,7 @@ use consign_e2e::built;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex, Once};
+use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -139,32 +139,41 @@ fn whole(bytes: &[u8]) -> Option<Request> {
     })
 }
 
-/// A folder with the plugin, for `plugins:`. `cargo test -p consign-e2e` has built it; where it is missing
-/// or older than its source (a run of one test file), it is built here.
+/// A folder with the plugin that posts, for `plugins:`.
 pub fn plugin(folder: &Path) -> PathBuf {
-    static BUILT: Once = Once::new();
+    example(folder, "post")
+}
+
+/// A folder with a plugin of this package's examples. `cargo test -p consign-e2e` has built it; where it
+/// is missing or older than its source (a run of one test file), it is built here.
+pub fn example(folder: &Path, name: &str) -> PathBuf {
+    // One at a time, so that tests beside each other build it once.
+    static BUILDING: Mutex<()> = Mutex::new(());
     let profile = built().consign.parent().unwrap().to_owned();
-    let library = profile.join("examples/libpost.so");
-    BUILT.call_once(|| {
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/post.rs");
-        let written = |file: &Path| {
-            std::fs::metadata(file)
-                .and_then(|meta| meta.modified())
-                .ok()
-        };
-        if written(&library) < written(Path::new(source)) {
-            build(profile.parent().unwrap());
+    let library = profile.join(format!("examples/lib{name}.so"));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("examples/{name}.rs"));
+    let written = |file: &Path| {
+        std::fs::metadata(file)
+            .and_then(|meta| meta.modified())
+            .ok()
+    };
+    {
+        let _one = BUILDING
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        if written(&library) < written(&source) {
+            build(profile.parent().unwrap(), name);
         }
-    });
+    }
     let place = folder.join("more-plugins");
     std::fs::create_dir_all(&place).unwrap();
-    std::fs::copy(&library, place.join("libpost.so")).unwrap();
+    std::fs::copy(&library, place.join(format!("lib{name}.so"))).unwrap();
     place
 }
 
-fn build(target: &Path) {
+fn build(target: &Path, name: &str) {
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--package", "consign-e2e", "--example", "post"]);
+    cargo.args(["build", "--package", "consign-e2e", "--example", name]);
     cargo
         .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
         .env("CARGO_TARGET_DIR", target);
