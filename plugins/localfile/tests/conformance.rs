@@ -99,8 +99,14 @@ impl Destination for Folder {
         Box::new(Away { root, away })
     }
 
+    fn refuses_nothing(&self) -> Option<&'static str> {
+        let why =
+            "a name that is taken refuses nothing: the file gets the variant of its write key";
+        matches!(self, Self::Keep).then_some(why)
+    }
+
     /// A folder has the name that the file is to have.
-    async fn refuse(&self, place: &Place, id: &str) -> Option<Box<dyn Send>> {
+    async fn refuse(&self, place: &Place, id: &str) -> Box<dyn Send> {
         let name = match self {
             Self::Replace | Self::Keep => root(place).join(format!("{id}.json")),
             Self::Append => root(place).join("all.jsonl"),
@@ -110,7 +116,7 @@ impl Destination for Folder {
             fs::rename(&name, &aside).unwrap();
         }
         fs::create_dir(&name).unwrap();
-        Some(Box::new(Taken { name, aside }))
+        Box::new(Taken { name, aside })
     }
 }
 

@@ -105,14 +105,14 @@ impl Destination for Table {
         Box::new(db)
     }
 
-    async fn refuse(&self, place: &Place, id: &str) -> Option<Box<dyn Send>> {
+    async fn refuse(&self, place: &Place, id: &str) -> Box<dyn Send> {
         let db = Connection::open(Self::path(place)).unwrap();
         db.busy_timeout(BUSY).unwrap();
         db.execute_batch(&format!(
             "CREATE TRIGGER refusal BEFORE INSERT ON t WHEN NEW.id = '{id}' BEGIN SELECT RAISE(ABORT, 'not this one'); END"
         ))
         .unwrap();
-        Some(Box::new(Refusal(db)))
+        Box::new(Refusal(db))
     }
 }
 

@@ -150,11 +150,17 @@ pub trait Destination: Send + Sync {
         Box::new(())
     }
 
-    /// Has the destination refuse the message with this id for what it is (a constraint, a name that is
-    /// taken), for as long as the value lives. [`Access::Local`] only; none where nothing can refuse it.
-    async fn refuse(&self, place: &Place, id: &str) -> Option<Box<dyn Send>> {
-        let (_, _) = (place, id);
+    /// Why nothing can make this destination refuse a message, where that is so; a scenario without a network
+    /// that needs a refusal is then not run. None where [`Destination::refuse`] does it.
+    fn refuses_nothing(&self) -> Option<&'static str> {
         None
+    }
+
+    /// Has the destination refuse the message with this id for what it is (a constraint, a name that is
+    /// taken), for as long as the value lives. [`Access::Local`] only.
+    async fn refuse(&self, place: &Place, id: &str) -> Box<dyn Send> {
+        let (_, _) = (place, id);
+        Box::new(())
     }
 
     /// Removes what was made.

@@ -179,6 +179,10 @@ pub async fn run_one(
     let (operation, case) = (destination.operation(), destination.case());
     let saved = saved_folder().join(format!("{operation}-{case}-{scenario}"));
     let verdict = match scenario {
+        Scenario::SentAgainFromFailed if destination.refuses_nothing().is_some() => {
+            let why = destination.refuses_nothing().unwrap_or_default();
+            Ok(Verdict::NotRun(format!("does not apply: {why}")))
+        }
         Scenario::AgainOutsideWindow if destination.window().is_none() => {
             Ok(Verdict::NotRun("does not apply: there is no window".into()))
         }
