@@ -64,13 +64,12 @@ impl Table {
         if columns.is_empty() {
             return Ok(None);
         }
-        let key: Vec<&String> = config.write_key_column.iter().collect();
-        let conflict: Vec<&String> = config.conflict_columns.iter().collect();
+        let key: Vec<String> = config.write_key_column.iter().cloned().collect();
         let unlogged = client.query_typed_one(UNLOGGED, &asked).await?;
         Ok(Some(Self {
             columns,
             keyed: unique(client, &name, &key).await?,
-            conflict: unique(client, &name, &conflict).await?,
+            conflict: unique(client, &name, &config.conflict_columns).await?,
             unlogged: unlogged.try_get(0)?,
         }))
     }
@@ -83,11 +82,11 @@ impl Table {
     }
 }
 
-async fn unique(client: &Client, table: &String, columns: &Vec<&String>) -> Result<bool, Error> {
+async fn unique(client: &Client, table: &str, columns: &[String]) -> Result<bool, Error> {
     if columns.is_empty() {
         return Ok(false);
     }
-    let asked = [(table as _, Type::TEXT), (columns as _, Type::TEXT_ARRAY)];
+    let asked = [(&table as _, Type::TEXT), (&columns as _, Type::TEXT_ARRAY)];
     let row = client.query_typed_one(UNIQUE, &asked).await?;
     row.try_get(0)
 }
