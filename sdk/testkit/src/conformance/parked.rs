@@ -61,6 +61,11 @@ async fn unanswered(stage: &mut Stage<'_>) -> Result<String> {
         stage.raise(&id);
     }
     send_again(&stage.host)?;
+    // It joins its lane a moment after the command has answered.
+    let from = Instant::now();
+    while stage.proxy().transcript().sent(&id) <= sent && from.elapsed() < EVIDENCE.0 * 5 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
     until_delivered(stage).await?;
     if stage.proxy().transcript().sent(&id) <= sent {
         return Err(Failure::NeverFired(
