@@ -99,7 +99,8 @@
 //! # Tested by
 //!
 //! The simulation (`sim`): the code above unchanged on a disk that tears, loses, reorders and fails, against a model,
-//! with planted bugs that it must find. `cargo run --example buffer-sim --features simulation` runs it for long.
+//! with planted bugs that it must find. `cargo run --example buffer-sim --features simulation` runs it for long. A fuzz
+//! target (`fuzz/` at the top, `fuzz` here) opens folders with arbitrary bytes in them.
 
 mod admission;
 mod api;
@@ -113,6 +114,10 @@ mod error;
 mod fetch;
 mod finish;
 mod fs;
+#[cfg(any(test, feature = "simulation"))]
+#[doc(hidden)]
+#[allow(clippy::indexing_slicing, clippy::missing_panics_doc)]
+pub mod fuzz;
 mod group;
 mod handles;
 pub mod inspect;

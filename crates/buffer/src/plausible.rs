@@ -65,7 +65,7 @@ fn lane(lane: &Lane) -> bool {
         // A frontier runs ahead of what there is to be sent.
         && lane.maybe_through <= MAX_NUMBER
         && lane.frontier <= MAX_NUMBER
-        && lane.next_file <= MAX_NUMBER
+        && lane.next_file <= MAX_NUMBER + 1
         && lane
             .settled
             .iter()

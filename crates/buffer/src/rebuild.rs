@@ -17,7 +17,7 @@ use crate::api::LOST;
 use crate::fs::{FileHandle, Filesystem, Open, read_full_at};
 use crate::lane::{LogPlace, SpillFile};
 use crate::log::{Live, Slot};
-use crate::plausible::MAX_LANES;
+use crate::plausible::{MAX_LANES, MAX_NUMBER};
 use crate::salvage::{list, quarantine};
 use crate::seqset::SeqSet;
 use crate::spill::{FILE_HEADER, Step, Walk, parse_head};
@@ -109,7 +109,8 @@ fn find_files(
     for name in list(fs, folder)? {
         let file_number = name
             .strip_suffix(".spill")
-            .and_then(|n| u64::from_str_radix(n, 16).ok());
+            .and_then(|n| u64::from_str_radix(n, 16).ok())
+            .filter(|n| *n <= MAX_NUMBER);
         let Some(file_number) = file_number else {
             continue;
         };
@@ -120,7 +121,7 @@ fn find_files(
         };
         let len = handle.size()?;
         let lane = state.lane_mut(number);
-        lane.next_file = lane.next_file.max(file_number.saturating_add(1));
+        lane.next_file = lane.next_file.max(file_number + 1);
         let known = lane.files.iter().find(|f| f.number == file_number).cloned();
         let salt = match &known {
             Some(known) => Some(known.salt),

@@ -15,6 +15,9 @@ use crate::recovery::At;
 use crate::replay::Tail;
 use crate::state::State;
 
+/// A file of a higher number is none of ours.
+const MAX_SLOTS: usize = 1 << 16;
+
 /// The log's files, and the segments in them with the place of their file.
 type LogFound = (Vec<Slot>, Vec<(SegmentHeader, usize)>);
 
@@ -29,6 +32,7 @@ pub(crate) fn read_log(
     let count = names
         .iter()
         .filter_map(|n| n.strip_suffix(".log")?.parse::<usize>().ok())
+        .filter(|n| *n < MAX_SLOTS)
         .max()
         .map_or(0, |n| n + 1);
     let (mut slots, mut headers): (Vec<Slot>, Vec<_>) = (Vec::new(), Vec::new());

@@ -26,6 +26,7 @@ use crate::codec::{Put, Take};
 use crate::fs::{FileHandle, Filesystem, Open, read_full_at, write_all_at};
 use crate::log::FORMAT_VERSION;
 use crate::planted::Planted;
+use crate::plausible::MAX_NUMBER;
 
 const MAGIC: &[u8; 8] = b"CNSGNCKP";
 const HEAD: usize = 64;
@@ -75,7 +76,8 @@ fn parse_copy(buf: &[u8], planted: Option<Planted>) -> Option<Copy> {
     }
     let payload = buf.get(HEAD..)?.get(..usize::try_from(len).ok()?)?;
     let sum = crc32c::crc32c_append(crc32c::crc32c(&generation.to_le_bytes()), payload);
-    (sum == crc).then(|| Copy::Valid(generation, payload.to_vec()))
+    // One more must not overflow.
+    (sum == crc && generation <= MAX_NUMBER).then(|| Copy::Valid(generation, payload.to_vec()))
 }
 
 /// The generation of one copy, if it checks.
@@ -91,7 +93,8 @@ fn parse_mark(copy: &[u8]) -> Option<u64> {
     let mut take = Take::new(copy.get(MARK_AT..)?);
     let generation = take.u64()?;
     let sum = crc32c::crc32c(&generation.to_le_bytes());
-    (take.u32()? == sum && generation > 0).then_some(generation)
+    let plausible = (1..=MAX_NUMBER).contains(&generation);
+    (take.u32()? == sum && plausible).then_some(generation)
 }
 
 pub(crate) fn parse_slot(buf: &[u8], planted: Option<Planted>) -> SlotFound {
