@@ -174,6 +174,11 @@ impl Host {
         let paused = replay::blocking(move || of.paused()).await.map_err(fail)?;
         report_recovery(&events, &recovery, &healed, &buffer);
         crashes.report(&events);
+        // Durable before anything is sent: this start may end as the last run did.
+        let told = events.sink().clone();
+        if let Ok(Err(error)) = tokio::task::spawn_blocking(move || told.flush()).await {
+            tracing::error!(%error, "how the last run ended could not be logged");
+        }
         if !had_ledger {
             report_lost_ledger(&events, &ledger_path, &buffer);
         }
@@ -392,17 +397,19 @@ impl Host {
         let stats = self.buffer.stats(consign_buffer::LaneId(lane.0));
         let stats = stats.filter(|_| buffered);
         // A direct send has another number in each run.
-        let suspects =
-            |crashes: &Crashes| buffered.then(|| crashes.suspects(lane)).unwrap_or_default();
-        let alone = |crashes: &Crashes| buffered.then(|| crashes.alone(lane)).unwrap_or_default();
+        let (crash_suspects, crash_alone) = if buffered {
+            (self.crashes.suspects(lane), self.crashes.alone(lane))
+        } else {
+            (Vec::new(), Vec::new())
+        };
         self.engine.input(Input::AddLane(Box::new(LaneConfig {
             frontier: stats.as_ref().map_or(0, |stats| stats.frontier),
             frontier_wall_unix_ms: stats.map_or(0, |stats| stats.frontier_wall_unix_ms),
             moved_below,
             held_keys,
             paused: is_paused,
-            crash_suspects: suspects(&self.crashes),
-            crash_alone: alone(&self.crashes),
+            crash_suspects,
+            crash_alone,
             ..wire.settings
         })));
         if buffered {
