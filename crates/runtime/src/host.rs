@@ -8,14 +8,14 @@ use crate::engine::{Engine, Parts, engine};
 use crate::events::Events;
 use crate::handlers::Handlers;
 use crate::lanes::Lanes;
-use crate::offline::{OfflineError, Opened, open_buffer};
+use crate::offline::{OfflineError, Opened, buffer_dir, open_buffer};
 use crate::operator::{Operator, control, replay};
 use crate::outages::{Outages, UPDATE_EVERY};
 use crate::park::Parker;
 use crate::plan::{AdapterPlan, Plan};
 use crate::plugs::{ConnectionSpec, Plugs};
 use crate::recent::Recent;
-use crate::recovered::{report_lost_ledger, report_recovery};
+use crate::recovered::{report_lost_buffer, report_lost_ledger, report_recovery};
 use crate::reload::ConfigSource;
 use crate::retention;
 use crate::settings;
@@ -122,6 +122,7 @@ impl Host {
             dir: dir.clone(),
             message,
         };
+        let had_buffer = buffer_dir(&dir).is_dir();
         let opened = open_buffer(&plan.config).await;
         let Opened {
             buffer,
@@ -174,6 +175,11 @@ impl Host {
         let paused = replay::blocking(move || of.paused()).await.map_err(fail)?;
         report_recovery(&events, &recovery, &healed, &buffer);
         crashes.report(&events);
+        if had_ledger && !had_buffer {
+            let of = ledger.clone();
+            let last = replay::blocking(move || of.last_event_id()).await;
+            report_lost_buffer(&events, &buffer_dir(&dir), last.map_err(fail)?);
+        }
         // Durable before anything is sent: this start may end as the last run did.
         let told = events.sink().clone();
         if let Ok(Err(error)) = tokio::task::spawn_blocking(move || told.flush()).await {

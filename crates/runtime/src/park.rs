@@ -199,6 +199,11 @@ impl Parker {
             _ => Code::Parked,
         };
         let detail = &failure.detail;
+        // What a handler gives as its reason is said with what it was asked about.
+        let because = match reason {
+            ParkReason::Handler(said) if !said.is_empty() => format!("handler: {said}"),
+            other => other.name().to_owned(),
+        };
         let mut event = of_lane(Event::new(code, wall_unix_ms_i64()), &info)
             .connection(info.connection.clone())
             .field("failed_id", id)
@@ -206,10 +211,8 @@ impl Parker {
             .field("reason", reason.name())
             .field("code", detail.code.clone())
             .message(format!(
-                "{}: write {seq} is parked ({}): {}",
-                info.id,
-                reason.name(),
-                detail.message
+                "{}: write {seq} is parked ({because}): {}",
+                info.id, detail.message
             ));
         if code == Code::SuspectedCrash {
             event = event

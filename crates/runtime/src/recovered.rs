@@ -48,6 +48,21 @@ pub(crate) fn report_recovery(
     }
 }
 
+/// A buffer that had to be made although the ledger has events of earlier runs: what they left pending is gone.
+pub(crate) fn report_lost_buffer(events: &Events, path: &Path, last_event: i64) {
+    if last_event > 0 {
+        events.emit(
+            Event::new(Code::BufferCorruption, clock::wall_unix_ms_i64())
+                .field("path", path.display().to_string())
+                .message(format!(
+                    "{} was gone and was made anew, and earlier runs are in the event log: what was accepted and not \
+                     delivered then is lost; stop the host and put the old folder back",
+                    path.display()
+                )),
+        );
+    }
+}
+
 /// A ledger that had to be made although the lanes say that writes were parked: what was parked was in another one.
 pub(crate) fn report_lost_ledger(events: &Events, path: &Path, buffer: &Buffer) {
     let parked = parked(buffer.lanes().iter().map(|(_, lane)| lane));

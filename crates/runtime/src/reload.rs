@@ -14,7 +14,7 @@ use crate::plugs::ConnectionSpec;
 use crate::settings;
 use crate::source::{AdapterState, SourceSpec};
 use crate::wire::{Wire, report_orphans, wire};
-use consign_config::{Config, Environment, Problem};
+use consign_config::{Config, Environment, Problem, Severity};
 use consign_delivery::{ConnectionId, Input, LaneId};
 use consign_ledger::{Code, Event, Switch};
 use serde::Serialize;
@@ -121,7 +121,7 @@ pub struct ConfigSource {
 #[derive(Debug, thiserror::Error)]
 pub enum ReloadError {
     /// The file has errors; each says where.
-    #[error("{} errors; the host goes on with the configuration it had", .0.len())]
+    #[error("{} errors; the host goes on with the configuration it had", errors_of(.0).count())]
     Rejected(Vec<Problem>),
     /// An earlier reload is not over.
     #[error("an earlier reload is not over: {0}; reload again later")]
@@ -129,6 +129,13 @@ pub enum ReloadError {
     /// The buffer has failed or the host stops.
     #[error("{0}")]
     Failed(String),
+}
+
+/// Warnings beside them are no reason.
+fn errors_of(problems: &[Problem]) -> impl Iterator<Item = &Problem> {
+    problems
+        .iter()
+        .filter(|problem| problem.severity == Severity::Error)
 }
 
 /// What happens to a lane.
@@ -175,12 +182,14 @@ impl Host {
             }
             Err(error) => {
                 let first = match error {
-                    ReloadError::Rejected(problems) => problems.first().map(ToString::to_string),
+                    ReloadError::Rejected(problems) => {
+                        errors_of(problems).next().map(ToString::to_string)
+                    }
                     _ => None,
                 };
                 let first = first.unwrap_or_else(|| error.to_string());
                 let errors = match error {
-                    ReloadError::Rejected(problems) => problems.len(),
+                    ReloadError::Rejected(problems) => errors_of(problems).count(),
                     _ => 1,
                 };
                 self.events.emit(

@@ -43,6 +43,13 @@ pub fn run(file: &Path) -> Result<(), CliError> {
                     .ok()
                     .filter(|token| !token.is_empty())
             });
+        if token.as_ref().is_some_and(String::is_empty) {
+            let place = plan.config.console.as_ref().map(|c| c.listen.place().to_string());
+            return Err(CliError::input(format!(
+                "{}: error: console.token is empty; leave it out, or set the secret it is filled in from",
+                place.unwrap_or_default()
+            )));
+        }
         let console = match &plan.config.console {
             Some(settings) => Some(bind(settings, token.is_some()).await?),
             None => None,
