@@ -251,24 +251,31 @@ mod tests {
     fn only_what_was_in_flight_at_three_crashes_is_suspected() {
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path();
-        assert_eq!(after(dir).suspects(LaneId(1)), []);
+        assert_eq!(after(dir).suspects(LaneId(1)), Vec::<u64>::new());
         let first = crash(dir, 1, &[(1, 5), (1, 6), (2, 9)]);
         assert!(first.new);
-        assert_eq!(first.suspects(LaneId(1)), []);
+        assert_eq!(first.suspects(LaneId(1)), Vec::<u64>::new());
         assert_eq!(first.alone(LaneId(1)), [5, 6]);
         // A clean run, or one that was killed, leaves nothing and changes nothing.
         assert!(!after(dir).new);
         let second = crash(dir, 2, &[(1, 5), (1, 7), (2, 9)]);
-        assert_eq!(second.suspects(LaneId(1)), []);
+        assert_eq!(second.suspects(LaneId(1)), Vec::<u64>::new());
         let third = crash(dir, 3, &[(1, 5), (1, 6), (2, 10)]);
         assert_eq!(third.suspects(LaneId(1)), [5]);
-        assert_eq!(third.suspects(LaneId(2)), [], "9 was in two of them");
+        assert_eq!(
+            third.suspects(LaneId(2)),
+            Vec::<u64>::new(),
+            "9 was in two of them"
+        );
         assert_eq!(
             (third.signal(), third.thread()),
             ("SIGSEGV".to_owned(), "plugin-x")
         );
         // A fourth without it: suspected no longer.
-        assert_eq!(crash(dir, 4, &[(2, 10)]).suspects(LaneId(1)), []);
+        assert_eq!(
+            crash(dir, 4, &[(2, 10)]).suspects(LaneId(1)),
+            Vec::<u64>::new()
+        );
     }
 
     #[test]
@@ -277,7 +284,7 @@ mod tests {
         let dir = folder.path();
         for _ in 0..4 {
             std::fs::write(dir.join(NOTE_FILE), note(1, &[(1, 5)])).unwrap();
-            assert_eq!(Crashes::read(dir).suspects(LaneId(1)), []);
+            assert_eq!(Crashes::read(dir).suspects(LaneId(1)), Vec::<u64>::new());
         }
         assert_eq!(Crashes::read(dir).kept.len(), 1);
     }
@@ -302,7 +309,7 @@ mod tests {
             );
             assert!(dir.join("crash-note.unreadable").exists());
             assert!(dir.join("crashes.json.unreadable").exists());
-            assert_eq!(crashes.suspects(LaneId(1)), []);
+            assert_eq!(crashes.suspects(LaneId(1)), Vec::<u64>::new());
             // The next crash is kept all the same.
             assert_eq!(crash(dir, 9, &[(1, 1)]).alone(LaneId(1)), [1]);
         }
