@@ -174,7 +174,7 @@ async fn client(number: u64, port: u16, stop: Arc<AtomicBool>) -> Vec<String> {
     while !stop.load(Ordering::Relaxed) {
         let n = ids.len() as u64;
         let id = format!("{number}-{n}");
-        let amount = if (n + number) % REFUSED_IN == 0 {
+        let amount = if (n + number).is_multiple_of(REFUSED_IN) {
             250
         } else {
             1
