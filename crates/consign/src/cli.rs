@@ -53,8 +53,8 @@ pub enum Command {
     },
     /// Say which route claims a message and why the others do not; or what an event code means.
     Explain {
-        /// A configuration, or an event code (`gate_closed`).
-        subject: String,
+        /// A configuration, or an event code (`gate_closed`); left out: every code.
+        subject: Option<String>,
         /// The message, a JSON document with `body` and optionally `headers`, `key`, `source`,
         /// `time_unix_ms` (default: now), with a configuration; `-` reads it from standard input.
         message: Option<String>,

@@ -48,7 +48,12 @@ fn run(cli: Cli) -> Result<(), CliError> {
             subject,
             message,
             adapter,
-        } => commands::explain::run(out, &subject, message.as_deref(), adapter.as_deref()),
+        } => match subject {
+            Some(subject) => {
+                commands::explain::run(out, &subject, message.as_deref(), adapter.as_deref())
+            }
+            None => commands::explain::codes(out),
+        },
         Command::Plugins(args) => match args.command {
             None => commands::plugins::list(out, &args.folders),
             Some(PluginsCommand::Verify { file }) => commands::plugins::verify(out, &file),

@@ -168,6 +168,16 @@ fn explain_a_code_and_an_unknown_one() {
         "explain_unknown",
         said(folder.path(), &consign(&["explain", "gate_close"]))
     );
+    let all = consign(&["explain", "--json"]);
+    let all: serde_json::Value = serde_json::from_slice(&all.stdout).unwrap();
+    let all = all.as_array().unwrap();
+    let pages = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/events"));
+    assert_eq!(
+        all.len() + 1,
+        pages.unwrap().count(),
+        "a page each, and their list"
+    );
+    assert!(all.iter().any(|one| one["code"] == "gate_closed"));
 }
 
 const CONFIG: &str = r#"

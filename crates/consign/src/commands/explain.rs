@@ -1,7 +1,7 @@
 //! `consign explain`: why a message goes where it goes, and what an event code means.
 
 use crate::commands::message;
-use crate::output::{CliError, Output};
+use crate::output::{CliError, Output, table};
 use crate::problems;
 use consign_config::Adapter;
 use consign_pipeline::{Claim, Message, Outcome, Program};
@@ -49,6 +49,38 @@ pub fn run(
         .ok_or_else(|| CliError::failed("the adapter is not in its own configuration"))?;
     let explanation = explained(config, &chosen.program, &message);
     out.show(&explanation, words)
+}
+
+/// Every event code with its level and its title.
+pub fn codes(out: Output) -> Result<(), CliError> {
+    let all: Vec<Listed> = consign_ledger::Code::ALL
+        .iter()
+        .map(|code| Listed {
+            code: code.name(),
+            level: code.entry().level.name(),
+            title: code.entry().title,
+        })
+        .collect();
+    out.show(&all, |all| {
+        let rows: Vec<Vec<String>> = all
+            .iter()
+            .map(|one| {
+                vec![
+                    one.code.to_owned(),
+                    one.level.to_owned(),
+                    one.title.to_owned(),
+                ]
+            })
+            .collect();
+        table(&["code", "level", "what happened"], &rows, "no codes")
+    })
+}
+
+#[derive(Debug, Serialize)]
+struct Listed {
+    code: &'static str,
+    level: &'static str,
+    title: &'static str,
 }
 
 /// Which route claims a message, and why the others do not.
