@@ -334,19 +334,6 @@ async fn a_pause_holds_over_a_restart_and_says_who_made_it() {
     host.start().await;
     post(port, "k", &value!({ "kind": "row", "id": "a" })).await;
     traced(&host, "k", "paused").await;
-    // Not one write slips through at a start.
-    for n in 0..10 {
-        post(
-            port,
-            &format!("k{n}"),
-            &value!({ "kind": "row", "id": format!("k{n}") }),
-        )
-        .await;
-        host.kill();
-        host.start().await;
-        let rows = read_table(&folder.path().join("out.db"), "t");
-        assert_eq!(rows.len(), 0, "start {n}: {rows:?}");
-    }
     assert_eq!(json(&host, &["wait", "drained", "--timeout", "0"]).0, 4);
     ok(&host, &["resume", "table"]);
     ok(&host, &["wait", "drained"]);
@@ -365,6 +352,30 @@ async fn a_pause_holds_over_a_restart_and_says_who_made_it() {
     assert_eq!(host.stop(), Some(0));
     assert_eq!(json(&host, &["outages"]).0, 3);
     assert_eq!(json(&host, &["wait", "live", "--timeout", "300ms"]).0, 4);
+}
+
+/// It was paused a moment after it was put in, and now and then one write slipped out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_paused_lane_sends_nothing_at_a_start_and_is_traced_by_the_clients_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let port = free_port();
+    let mut host = host(folder.path(), port);
+    host.start().await;
+    ok(&host, &["pause", "hooks/rows/table"]);
+    for n in 0..10 {
+        let body = value!({ "kind": "row", "id": format!("p{n}") });
+        post(port, &format!("p{n}"), &body).await;
+        host.kill();
+        host.start().await;
+        let rows = read_table(&folder.path().join("out.db"), "t");
+        assert_eq!(rows.len(), 0, "start {n}: {rows:?}");
+    }
+    // This run has not seen it come: what waits is found by the name that the key gives it.
+    traced(&host, "p3", "paused").await;
+    ok(&host, &["resume", "hooks/rows/table"]);
+    ok(&host, &["wait", "drained"]);
+    assert_eq!(read_table(&folder.path().join("out.db"), "t").len(), 10);
+    traced(&host, "p3", "accepted_before").await;
 }
 
 /// A command that goes on until the host is gone, and the documents it writes, one a line.

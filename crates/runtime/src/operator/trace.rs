@@ -13,7 +13,7 @@ use crate::source::SourceState;
 use consign_buffer::{Known, Origin};
 use consign_delivery::{GateState, LaneId, LaneState};
 use consign_ledger::{EventFilter, FailedMessage, FailedState, StoredEvent};
-use consign_pipeline::{StoredWrite, WriteKey, key};
+use consign_pipeline::{MessageId, StoredWrite, WriteKey, key};
 use serde_json::json;
 use std::sync::Arc;
 
@@ -104,7 +104,15 @@ async fn find(host: &Arc<Host>, what: &str) -> Result<Found, Fault> {
     let mut seen = host.recent.find(what);
     // A failed write names its message too, which the ledger keeps over restarts.
     let (ledger, name) = (host.ledger.clone(), what.to_owned());
-    let ids: Vec<String> = seen.iter().map(|one| one.message_id.clone()).collect();
+    let mut ids: Vec<String> = seen.iter().map(|one| one.message_id.clone()).collect();
+    let derived = message_ids(host, what);
+    ids.extend(
+        derived
+            .iter()
+            .filter(|id| !ids.contains(id))
+            .cloned()
+            .collect::<Vec<_>>(),
+    );
     let sink = host.events.sink().clone();
     let (failed, events) = blocking(move || {
         drop(sink.flush());
@@ -140,6 +148,7 @@ async fn find(host: &Arc<Host>, what: &str) -> Result<Found, Fault> {
         seen.dedup();
     }
     let mut names: Vec<String> = vec![what.to_owned()];
+    names.extend(derived);
     for one in &seen {
         names.push(one.message_id.clone());
         names.extend(
@@ -177,6 +186,18 @@ async fn find(host: &Arc<Host>, what: &str) -> Result<Found, Fault> {
         events,
         known_by,
     })
+}
+
+/// What a message is named by if `what` is its client's idempotency key or its source's identity: the same
+/// over restarts, which what was seen since the start is not.
+fn message_ids(host: &Host, what: &str) -> Vec<String> {
+    let of = |(name, state): (&String, &Arc<crate::source::AdapterState>)| {
+        let epoch = state.acceptor.borrow().epoch;
+        let client = key::client_identity(None, what);
+        [client.as_slice(), what.as_bytes()]
+            .map(|identity| MessageId(key::message(name, epoch, identity)).to_string())
+    };
+    host.adapters().iter().flat_map(of).collect()
 }
 
 /// The first pending write with one of these names.
@@ -345,11 +366,14 @@ fn judge(
         return of_failed(host, one);
     }
     if let Some(adapter) = &found.known_by {
+        let rest = if found.scanned_all {
+            "nothing of it waits or is parked: its writes have ended, most likely as delivered"
+        } else {
+            "none of the waiting writes that were looked at is of it; not all were"
+        };
         return verdict(
             "accepted_before",
-            format!(
-                "adapter {adapter} accepted it before, and nothing of it waits or is parked: its writes have ended, most likely as delivered"
-            ),
+            format!("adapter {adapter} accepted it before, and {rest}"),
         );
     }
     if let Some((case, text)) = source {
