@@ -109,6 +109,14 @@ impl Output {
         self.text(&text)
     }
 
+    /// Says on standard error that a list ends at its limit, so that nobody takes it for all there is. 0 is
+    /// no limit.
+    pub fn ends_at(self, shown: usize, limit: u32, next: &str) {
+        if limit > 0 && shown >= limit as usize {
+            eprintln!("only {shown} are shown: {next}");
+        }
+    }
+
     /// Prints text and a final newline; nothing for empty text.
     pub fn text(self, text: &str) -> Result<(), CliError> {
         let text = text.trim_end();

@@ -56,6 +56,11 @@ pub fn run(
     let mut events = read(from.target, ledger.as_ref(), &query)?;
     events.reverse();
     if !follow {
+        out.ends_at(
+            events.len(),
+            filter.limit,
+            "--limit N shows older ones, too",
+        );
         if jsonl {
             return lines(out, &events);
         }

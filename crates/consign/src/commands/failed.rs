@@ -22,6 +22,8 @@ use std::path::Path;
 
 /// Bytes of records in one request of an import.
 const IMPORT_BYTES: usize = 8 << 20;
+/// Failed messages in a list without `--limit`.
+const PAGE: u32 = 1_000;
 /// Failures that a person reads; the rest are counted.
 const SHOWN_FAILURES: usize = 20;
 
@@ -39,8 +41,18 @@ pub fn run(out: Output, command: Failed) -> Result<(), CliError> {
         }
         Failed::List { place, filter, .. } => {
             let filter = filter_of(&filter)?;
+            let limit = if filter.limit == 0 {
+                PAGE
+            } else {
+                filter.limit
+            };
             let value = Session::open(&place)?.ask(Request::FailedList { filter })?;
             let page: Vec<FailedSummary> = parse(value)?;
+            out.ends_at(
+                page.len(),
+                limit,
+                "--limit N shows more, --after ID the next",
+            );
             out.show(&page, |page| list_table(page))
         }
         Failed::Show {
