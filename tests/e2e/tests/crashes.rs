@@ -60,11 +60,20 @@ impl Bench {
 
     /// Takes a message; it is durable then.
     async fn post(&self, url: &str, body: &str) {
-        let request = reqwest::Client::new()
-            .post(url)
-            .header("content-type", "application/json");
-        let answer = request.body(body.to_owned()).send().await.unwrap();
-        assert_eq!(answer.status(), 202, "{body}");
+        let from = Instant::now();
+        loop {
+            let request = reqwest::Client::new()
+                .post(url)
+                .header("content-type", "application/json");
+            let answer = request.body(body.to_owned()).send().await.unwrap();
+            // A source that has just begun may have no room yet.
+            if answer.status() == 503 && from.elapsed() < Duration::from_secs(10) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                continue;
+            }
+            assert_eq!(answer.status(), 202, "{body}");
+            return;
+        }
     }
 
     fn set(&self, file: &str, there: bool) {

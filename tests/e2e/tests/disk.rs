@@ -71,7 +71,7 @@ async fn a_full_disk_refuses_loses_nothing_and_drains_without_anybody_deleting()
     assert_eq!(status["readiness"]["ready"], false, "{status:#}");
     let before = flood.accepted.load(Ordering::Relaxed);
     assert!(
-        before > 200,
+        before > 50,
         "{before} were accepted before the disk was full"
     );
 

@@ -14,14 +14,14 @@ pub(super) static ENTRIES: &[Entry] = &[
         BufferCorruption, Error, "A part of the buffer cannot be read",
         "The damaged part was put aside (`buffer/quarantine/`), everything that checks was kept, and the host goes on. `writes` counts the writes that are missing. A spill file is read when its lane comes to it, so this may come long after the start.",
         "A broken disk, or a file that was changed by something else.",
-        "Keep the quarantined file. The message names it and what is missing; records that were settled already are no loss. Stop the host and run `consign buffer verify` on its data_dir to find everything else that does not check. Replace the disk. Where a file of the log was removed or cut short, put it back from a copy only into a stopped host's folder of the same state.",
+        "Keep the quarantined file. The message names it and what is missing; records that were settled already are no loss. Stop the host and run `consign buffer verify DATA_DIR` to find everything else that does not check. Replace the disk. Where a file of the log was removed or cut short, put it back from a copy only into a stopped host's folder of the same state.",
         ["places": "each file and offset", "records": "log records that are missing", "writes": "writes that are missing", "files": "files that are missing or cut short", "quarantined_bytes": "bytes put aside"]
     ),
     entry!(
         BufferHealed, Warn, "A second copy stood in for a damaged one",
         "Checkpoints and the headers of log files are kept twice. One copy does not check, the other does: nothing is lost.",
         "A broken disk, or a file that was changed by something else.",
-        "Look at the disk. `consign buffer verify` on the stopped host's data_dir finds everything that does not check.",
+        "Look at the disk. `consign buffer verify DATA_DIR` on the stopped host's folder finds everything that does not check.",
         ["copies": "how many copies do not check"]
     ),
     entry!(
