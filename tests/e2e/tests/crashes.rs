@@ -15,6 +15,7 @@ use common::{consign, drained, events, lane, wait_until};
 use consign_e2e::{Host, free_port};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 const SIGNALS: [(&str, i32, &str); 6] = [
     ("segv", libc::SIGSEGV, "SIGSEGV"),
