@@ -105,14 +105,20 @@ struct Task<'a> {
     conflicts: HashMap<String, u64>,
 }
 
+/// Gives a source its first credits; until then it has no room for any message.
+pub fn begin(spec: &AdapterSpec, source: &SourceHandle) {
+    source.credit(u64::from(spec.max_in_process), CREDIT_BYTES);
+}
+
 /// Runs one opened source until it ends or `stop` turns true.
+///
+/// The source has been given its first credits by [`begin`].
 pub async fn run(
     spec: &AdapterSpec,
     source: SourceHandle,
     mut events: SourceEvents,
     mut stop: watch::Receiver<bool>,
 ) -> Ended {
-    source.credit(u64::from(spec.max_in_process), CREDIT_BYTES);
     let mut reloads = spec.acceptor.clone();
     let acceptor = Arc::clone(&reloads.borrow_and_update());
     let mut task = Task {

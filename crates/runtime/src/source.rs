@@ -123,7 +123,6 @@ impl Host {
             };
             let why = match opened {
                 Ok((source, events)) => {
-                    *state.source.lock() = SourceState::Running;
                     tracing::info!(adapter = name, operation = %spec.operation, "the source runs");
                     self.events.close(
                         &subject,
@@ -143,6 +142,9 @@ impl Host {
                         recent: Arc::clone(&self.recent),
                         log_discards: spec.log_discards,
                     };
+                    // Said to run once it can take a message.
+                    crate::adapter::begin(&running, &source);
+                    *state.source.lock() = SourceState::Running;
                     let ended = crate::adapter::run(&running, source, events, stop.clone()).await;
                     // A source that ran for a while starts over with short waits.
                     if clock::monotonic_ms().saturating_sub(began) > SOURCE_BACKOFF_MS.1 {
