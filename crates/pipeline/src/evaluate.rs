@@ -2,6 +2,7 @@
 //! rendered.
 
 use crate::event::Event;
+use crate::key::short_digest;
 use crate::program::{OrderProgram, SendProgram, StepProgram};
 use crate::{Message, Program};
 use bytes::Bytes;
@@ -460,11 +461,5 @@ fn render(send: &SendProgram, event: &mut Event<'_>) -> Result<Rendered, RenderE
 
 /// A 64-bit hash of an order key, never 0, which stands for the lane's own order.
 fn order_hash(text: &str) -> NonZeroU64 {
-    let digest = blake3::hash(text.as_bytes());
-    let mut bytes = [0; 8];
-    bytes
-        .iter_mut()
-        .zip(digest.as_bytes())
-        .for_each(|(to, from)| *to = *from);
-    NonZeroU64::new(u64::from_le_bytes(bytes)).unwrap_or(NonZeroU64::MIN)
+    NonZeroU64::new(u64::from_le_bytes(short_digest(text))).unwrap_or(NonZeroU64::MIN)
 }

@@ -56,7 +56,7 @@ impl BodyDigest {
     /// Its first half, enough to tell two bodies under one client key apart.
     #[must_use]
     pub fn short(&self) -> [u8; 16] {
-        first_half(&self.0)
+        first(&self.0)
     }
 }
 
@@ -153,7 +153,7 @@ fn digest(domain: &[u8], parts: &[&[u8]]) -> [u8; 16] {
     add(domain);
     add(&[KEY_VERSION]);
     parts.iter().for_each(|part| add(part));
-    first_half(hasher.finalize().as_bytes())
+    first(hasher.finalize().as_bytes())
 }
 
 fn put(out: &mut Vec<u8>, part: &[u8]) {
@@ -161,12 +161,19 @@ fn put(out: &mut Vec<u8>, part: &[u8]) {
     out.extend_from_slice(part);
 }
 
-fn first_half(digest: &[u8; 32]) -> [u8; 16] {
-    let mut half = [0; 16];
-    half.iter_mut()
+/// Eight bytes that stand for a text inside one host: enough to tell texts apart, not to name them.
+pub(crate) fn short_digest(text: &str) -> [u8; 8] {
+    first(blake3::hash(text.as_bytes()).as_bytes())
+}
+
+/// The first bytes of a digest.
+fn first<const N: usize>(digest: &[u8; 32]) -> [u8; N] {
+    let mut bytes = [0; N];
+    bytes
+        .iter_mut()
         .zip(digest)
         .for_each(|(to, from)| *to = *from);
-    half
+    bytes
 }
 
 pub(crate) fn hex(bytes: &[u8; 16], f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,6 +1,6 @@
 //! An adapter, compiled: patterns, conditions, transforms, order keys and templates of every route.
 
-use crate::stored::SETTING_BYTES;
+use crate::key::short_digest;
 use crate::template::Template;
 use crate::topic::Pattern;
 use crate::vrl_program::{ASSIGNS, Access, Compiled, MESSAGE_ID, Types, assigns, described};
@@ -307,7 +307,7 @@ impl SendProgram {
         };
         let settings = templates
             .iter()
-            .flat_map(|template| setting_digest(&template.pointer))
+            .flat_map(|template| short_digest(&template.pointer))
             .collect();
         Self {
             id: send.id.as_str().to_owned(),
@@ -318,17 +318,6 @@ impl SendProgram {
             order,
         }
     }
-}
-
-/// Names a setting in a stored write.
-fn setting_digest(pointer: &str) -> [u8; SETTING_BYTES] {
-    let digest = blake3::hash(pointer.as_bytes());
-    let mut bytes = [0; SETTING_BYTES];
-    bytes
-        .iter_mut()
-        .zip(digest.as_bytes())
-        .for_each(|(to, from)| *to = *from);
-    bytes
 }
 
 /// Fields of the message that a nondeterministic function decided, and which function.

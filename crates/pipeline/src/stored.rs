@@ -98,8 +98,8 @@ impl std::error::Error for DecodeError {}
 
 /// The attribute that says which setting each slot is of.
 const SLOT_SETTINGS: u32 = 2;
-/// Bytes that name one setting.
-pub(crate) const SETTING_BYTES: usize = 8;
+/// Bytes that name one setting: a [`short_digest`](crate::key) of its JSON pointer.
+const SETTING_BYTES: usize = 8;
 
 impl StoredWrite {
     /// Takes the texts of a send's templates, each with the setting it is of.
