@@ -24,13 +24,14 @@ const AT_ONCE: u32 = 5_000;
 pub async fn keep(host: Arc<Host>, operator: Operator) {
     loop {
         tokio::time::sleep(pause(&host.plan().config)).await;
-        let config = Arc::clone(&host.plan()).config.clone();
-        if let Some(kept) = config.failed.retention
+        let plan = host.plan();
+        let (failed_kept, log) = (plan.config.failed.retention, &plan.config.events);
+        if let Some(kept) = failed_kept
             && let Err(why) = failed(&host, &operator, kept).await
         {
             tracing::warn!("failed messages whose time is over could not be deleted: {why}");
         }
-        if let Err(why) = events(&host, config.events.retention, config.events.max_events).await {
+        if let Err(why) = events(&host, log.retention, log.max_events).await {
             tracing::warn!("events whose time is over could not be deleted: {why}");
         }
     }
