@@ -10,47 +10,27 @@
 mod common;
 
 use common::flood::{Flood, arrived, awaited, host, spill_files};
-use common::{assert_ledgers, drained};
+use common::{Tmpfs, assert_ledgers, drained};
 use consign_e2e::{Host, free_port};
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// A small file system in memory, where this process may mount one.
-struct Tmpfs(PathBuf);
-
-impl Tmpfs {
-    fn new(at: PathBuf, size: &str) -> Option<Self> {
-        std::fs::create_dir(&at).unwrap();
-        let done = std::process::Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"])
-            .arg(&at)
-            .status();
-        if done.is_ok_and(|status| status.success()) {
-            return Some(Self(at));
-        }
-        // Also in CI: whether a machine lets its root mount is not for this project to say.
+/// The disk of a test, or a word that it was skipped. Also in CI: whether a machine lets its root mount is
+/// not for this project to say.
+fn disk(at: &Path, size: &str) -> Option<Tmpfs> {
+    let disk = Tmpfs::mount(at, size);
+    if disk.is_none() {
         eprintln!("SKIPPED: a tmpfs cannot be mounted here, so a full disk was not tried");
-        None
     }
-}
-
-impl Drop for Tmpfs {
-    fn drop(&mut self) {
-        drop(
-            std::process::Command::new("umount")
-                .arg("-l")
-                .arg(&self.0)
-                .status(),
-        );
-    }
+    disk
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_disk_refuses_loses_nothing_and_drains_without_anybody_deleting() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(disk) = Tmpfs::new(folder.path().join("data"), "64m") else {
+    let Some(disk) = disk(&folder.path().join("data"), "64m") else {
         return;
     };
     let port = free_port();

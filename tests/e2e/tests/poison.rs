@@ -10,7 +10,7 @@
 mod common;
 
 use async_nats::jetstream::consumer::Info;
-use common::{assert_ledgers, drained, make_stream, ok, read_table};
+use common::{assert_ledgers, drained, make_stream, ok, read_table, rebuild_table};
 use consign_e2e::{Host, free_port};
 use serde_json::Value;
 use std::path::Path;
@@ -148,12 +148,7 @@ async fn without_a_handler_the_message_alone_is_held_and_its_deliveries_are_not_
     // The table takes it after all: it goes on by itself.
     let db = rusqlite::Connection::open(poison.folder.path().join("out.db")).unwrap();
     db.busy_timeout(Duration::from_secs(10)).unwrap();
-    db.execute_batch(
-        "BEGIN IMMEDIATE; ALTER TABLE t RENAME TO old;
-         CREATE TABLE t (id TEXT, write_key TEXT UNIQUE);
-         INSERT INTO t SELECT * FROM old; DROP TABLE old; COMMIT",
-    )
-    .unwrap();
+    rebuild_table(&db, "id TEXT");
     poison.until_rows(5).await;
     poison.until_acknowledged().await;
     assert_ledgers(&ok(&poison.host, &["status"]));

@@ -14,13 +14,15 @@
 mod common;
 
 use common::config::{Config, FAST, send};
-use common::{assert_ledgers, assert_once, drained, make_stream, ok, read_stream, read_table};
+use common::{
+    Tmpfs, assert_ledgers, assert_once, drained, make_stream, ok, read_stream, read_table,
+    rebuild_table,
+};
 use consign_e2e::{Host, free_port};
 use consign_testkit::PrivateService;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -70,7 +72,10 @@ async fn everything_at_once_loses_and_doubles_nothing() {
         return;
     };
     let folder = tempfile::tempdir().unwrap();
-    let disk = Disk::mount(&folder.path().join("data"));
+    let disk = Tmpfs::mount(&folder.path().join("data"), DISK);
+    if disk.is_none() {
+        eprintln!("a tmpfs cannot be mounted here: the disk is never full in this run");
+    }
     let port = free_port();
     let (stream, subject) = (format!("SOAK_{port}"), format!("soak.{port}"));
     let url = nats.service().url.clone();
@@ -330,13 +335,7 @@ impl Soak {
     /// Everything is there again, the table takes every amount, and what failed is sent again until nothing
     /// is left.
     async fn come_to_rest(&mut self) -> Value {
-        open(&self.folder)
-            .execute_batch(
-                "BEGIN IMMEDIATE; ALTER TABLE t RENAME TO old;
-                 CREATE TABLE t (id TEXT, amount REAL, write_key TEXT UNIQUE);
-                 INSERT INTO t SELECT * FROM old; DROP TABLE old; COMMIT",
-            )
-            .unwrap();
+        rebuild_table(&open(&self.folder), "id TEXT, amount REAL");
         let from = Instant::now();
         loop {
             let status = drained(&self.host).await;
@@ -368,27 +367,5 @@ impl Soak {
                 self.host.log()
             );
         }
-    }
-}
-
-/// A small file system in memory for the data folder, where this process may mount one.
-struct Disk(PathBuf);
-
-impl Disk {
-    fn mount(at: &Path) -> Option<Self> {
-        std::fs::create_dir(at).unwrap();
-        let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", &format!("size={DISK}"), "tmpfs"]);
-        if mount.arg(at).status().is_ok_and(|status| status.success()) {
-            return Some(Self(at.to_owned()));
-        }
-        eprintln!("a tmpfs cannot be mounted here: the disk is never full in this run");
-        None
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        drop(Command::new("umount").arg("-l").arg(&self.0).status());
     }
 }

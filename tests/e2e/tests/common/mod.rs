@@ -214,6 +214,40 @@ pub fn read_table(path: &std::path::Path, table: &str) -> Effects {
     effects
 }
 
+/// Makes the table `t` anew with these columns and a unique `write_key`, its rows kept: what its old
+/// constraints refused is taken from here on.
+pub fn rebuild_table(db: &rusqlite::Connection, columns: &str) {
+    db.execute_batch(&format!(
+        "BEGIN IMMEDIATE; ALTER TABLE t RENAME TO old;
+         CREATE TABLE t ({columns}, write_key TEXT UNIQUE);
+         INSERT INTO t SELECT * FROM old; DROP TABLE old; COMMIT"
+    ))
+    .unwrap();
+}
+
+/// A small file system in memory; it is unmounted when this is dropped.
+pub struct Tmpfs(pub std::path::PathBuf);
+
+impl Tmpfs {
+    /// At this folder, which is made. None where this process may not mount.
+    pub fn mount(at: &std::path::Path, size: &str) -> Option<Self> {
+        std::fs::create_dir(at).unwrap();
+        let done = std::process::Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"])
+            .arg(at)
+            .status();
+        done.is_ok_and(|status| status.success())
+            .then(|| Self(at.to_owned()))
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let mut umount = std::process::Command::new("umount");
+        drop(umount.arg("-l").arg(&self.0).status());
+    }
+}
+
 /// Waits until no lane has pending writes.
 pub async fn drained(host: &Host) -> Value {
     host.until("all lanes empty", |status| {
