@@ -1,6 +1,6 @@
-//! Runs the simulation over a range of seeds: `delivery-sim FIRST COUNT [plain]`, or one with its
-//! trace: `delivery-sim trace SEED [plain]`, or the first seed that finds each planted bug:
-//! `delivery-sim bugs [SEEDS] [plain]`.
+//! Runs the simulation over a range of seeds: `delivery-sim FIRST COUNT [MIX]`, or one with its
+//! trace: `delivery-sim trace SEED [MIX]`, or the first seed that finds each planted bug:
+//! `delivery-sim bugs [SEEDS] [MIX]`. The mix is `plain`, `full` (the default) or `unconfirmed`.
 //!
 //! A run over [`LONG`] seeds or more fails when a happening never met a state it can meet.
 
@@ -17,9 +17,16 @@ const LONG: u64 = 100_000;
 
 fn main() -> ExitCode {
     let mut args: Vec<String> = std::env::args().skip(1).collect();
-    let plain = args.iter().any(|arg| arg == "plain");
-    args.retain(|arg| arg != "plain");
-    let mix = if plain { Mix::Plain } else { Mix::Full };
+    let mut mix = Mix::Full;
+    args.retain(|arg| {
+        mix = match arg.as_str() {
+            "plain" => Mix::Plain,
+            "full" => Mix::Full,
+            "unconfirmed" => Mix::Unconfirmed,
+            _ => return true,
+        };
+        false
+    });
     let number = |at: usize, default: u64| {
         args.get(at)
             .and_then(|arg| arg.parse().ok())

@@ -232,7 +232,10 @@ impl World {
             .iter()
             .enumerate()
             .filter_map(|(at, _)| outcomes.get(at))
-            .any(|outcome| outcome.reaction() == Reaction::Delivered);
+            .any(|outcome| {
+                // What a destination that never confirms has taken ends an interruption, too.
+                matches!(outcome.reaction(), Reaction::Delivered | Reaction::HandedOver)
+            });
         if delivered {
             self.target_delivered(live);
         }
@@ -240,6 +243,7 @@ impl World {
             let id = (live.lane, *seq);
             let outcome = outcomes.get(at).unwrap_or(&missing);
             match outcome.reaction() {
+                Reaction::HandedOver if self.lanes[&live.lane].manners.unconfirmed => {}
                 Reaction::Delivered | Reaction::HandedOver => {
                     if self.effects.copies_of(id.0, id.1) == 0 {
                         self.violate(format!("the model answered {id:?} without an effect"));

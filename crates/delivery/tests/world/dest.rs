@@ -94,6 +94,8 @@ pub struct Manners {
     /// It drops a repeat within this time.
     pub dedup_ms: Option<u64>,
     pub latency_ms: u64,
+    /// It never says that a write is there: what was handed over may vanish.
+    pub unconfirmed: bool,
 }
 
 /// What will become of one request.
@@ -157,6 +159,33 @@ pub fn plan(
     rng: &mut SimRng,
     now: u64,
     _request: RequestId,
+    seqs: &[u64],
+    manners: Manners,
+    faults: &BTreeSet<Fault>,
+    poison: impl Fn(u64) -> Option<Poison>,
+) -> Plan {
+    let mut plan = confirmed(rng, now, seqs, manners, faults, poison);
+    if !manners.unconfirmed {
+        return plan;
+    }
+    // What a system takes for a peer that is not there any more counts as handed over too.
+    let lost = faults.contains(&Fault::RequestsLost) || faults.contains(&Fault::RepliesLost);
+    if lost && !faults.contains(&Fault::Down) && plan.reply.is_none() && plan.cancellable {
+        plan.reply = Some((now + 1, vec![Outcome::delivered(); seqs.len()]));
+        plan.apply_at = now;
+    }
+    for outcome in plan.reply.iter_mut().flat_map(|(_, outcomes)| outcomes) {
+        if *outcome == Outcome::delivered() {
+            *outcome = Outcome::sent_unconfirmed();
+        }
+    }
+    plan
+}
+
+/// As of a destination that confirms.
+fn confirmed(
+    rng: &mut SimRng,
+    now: u64,
     seqs: &[u64],
     manners: Manners,
     faults: &BTreeSet<Fault>,

@@ -249,7 +249,10 @@ impl World {
         } else {
             self.count_place("LateAnswer", live.connection, Some(live.lane));
         }
-        if live.fenced && outcomes.iter().any(|o| o.applied == Applied::YES) {
+        let ends = |outcome: &Outcome| {
+            outcome.applied == Applied::YES || outcome.applied == Applied::HANDED_OVER
+        };
+        if live.fenced && outcomes.iter().any(ends) {
             self.target_delivered(&live);
         }
         self.input(Input::Answered {

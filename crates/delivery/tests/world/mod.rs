@@ -377,7 +377,11 @@ impl World {
                     }
                 }
                 match self.drained {
-                    Some(0) if self.epoch == epoch => self.start_again(),
+                    Some(0) if self.epoch == epoch => {
+                        // A buffer that closes writes what was handed to it.
+                        while self.buffer.commit_one().is_some() {}
+                        self.start_again();
+                    }
                     _ if self.epoch == epoch => self.crash(),
                     _ => {}
                 }

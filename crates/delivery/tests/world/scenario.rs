@@ -21,6 +21,8 @@ pub enum Mix {
     Plain,
     /// Those, and reloads of every kind, exits by a signal, and happenings that wait for rare states.
     Full,
+    /// The full mix, with lanes whose destination never confirms.
+    Unconfirmed,
 }
 
 /// Runs one seed to its end and checks everything.
@@ -52,11 +54,11 @@ pub fn run_with(
     if trace {
         world.trace = Some(Vec::new());
     }
-    build(&mut world, &mut rng);
+    build(&mut world, &mut rng, mix);
     traffic(&mut world, &mut rng);
     faults(&mut world, &mut rng);
     disturbances(&mut world, &mut rng);
-    if mix == Mix::Full {
+    if mix != Mix::Plain {
         extra::reloads(&mut world, &mut rng);
         extra::aborts(&mut world, &mut rng);
         extra::ambushes(&mut world, &mut rng);
@@ -70,7 +72,7 @@ pub fn run_with(
     world
 }
 
-fn build(world: &mut World, rng: &mut SimRng) {
+fn build(world: &mut World, rng: &mut SimRng, mix: Mix) {
     let connections = rng.between(1, 2) as u32;
     for id in 0..connections {
         world.add_connection(ConnectionConfig {
@@ -85,10 +87,21 @@ fn build(world: &mut World, rng: &mut SimRng) {
     for id in 0..rng.between(1, 4) as u32 {
         let connection = rng.below(u64::from(connections)) as u32;
         let target = rng.pick(&["a", "b"]);
-        let spec = lane(rng, id, connection, target);
+        let mut spec = lane(rng, id, connection, target);
+        if mix == Mix::Unconfirmed && rng.chance(60) {
+            never_confirms(&mut spec);
+        }
         world.note_sealed(&spec);
         world.add_lane(spec);
     }
+}
+
+/// Its destination says of nothing that it is there, so it knows no repeat either.
+fn never_confirms(spec: &mut LaneSpec) {
+    spec.manners.unconfirmed = true;
+    spec.manners.dedup_ms = None;
+    spec.cfg.repeat = Repeat::SecondCopy;
+    spec.cfg.inspected = false;
 }
 
 pub fn lane(rng: &mut SimRng, id: u32, connection: u32, target: &str) -> LaneSpec {
@@ -158,6 +171,7 @@ pub fn lane(rng: &mut SimRng, id: u32, connection: u32, target: &str) -> LaneSpe
             prefix: kind == BatchKind::Prefix,
             dedup_ms,
             latency_ms: rng.pick(&[5, 50, 2_000]),
+            unconfirmed: false,
         },
         cfg,
         poison,
