@@ -3,6 +3,10 @@
 use crate::config::{BatchKind, Order};
 use crate::lane::{Lane, MAX_HELD_KEYS};
 
+/// How many windows a lane may hold while all that is in it is stuck: one large write, or one order key, would else
+/// keep it from the write that shows whether they or the target are at fault.
+const LOOK_PAST_STUCK: u32 = 4;
+
 impl Lane {
     /// After a fetch: released keys of which nothing is left beyond the cursor are as any other.
     pub(crate) fn end_releases(&mut self) {
@@ -43,18 +47,33 @@ impl Lane {
         let share = if self.needs_more { 1 } else { 2 };
         let full =
             held > limit / share || self.window_bytes > self.cfg.window_bytes / u64::from(share);
+        let mut times = 1;
         // What waits for a skipped write to be fetched again does not keep it from being fetched.
         if full && !self.writes.is_empty() && self.released.is_empty() {
+            if !self.knows_only_stuck() {
+                return None;
+            }
+            times = LOOK_PAST_STUCK;
+        }
+        let most = limit.saturating_mul(times);
+        let bytes = self.cfg.window_bytes.saturating_mul(u64::from(times));
+        if times > 1 && (held >= most || self.window_bytes >= bytes) {
             return None;
         }
         Some((
             self.cursor,
-            limit.saturating_sub(held).max(1),
-            self.cfg
-                .window_bytes
+            most.saturating_sub(held).clamp(1, limit.max(1)),
+            bytes
                 .saturating_sub(self.window_bytes)
-                .max(1),
+                .clamp(1, self.cfg.window_bytes.max(1)),
         ))
+    }
+
+    /// Whether nothing in the window can tell what is wrong with its stuck writes.
+    fn knows_only_stuck(&self) -> bool {
+        !self.stuck.is_empty()
+            && self.ready.iter().all(|seq| self.stuck.contains(seq))
+            && self.next_untried().is_none()
     }
 
     /// Planted: takes the write out of its order key while it is on its way.

@@ -392,6 +392,53 @@ fn what_was_cut_twice_where_nothing_confirms_parks_once_the_network_takes_anothe
     assert!(trial - began <= HOUR);
 }
 
+/// More than half a window was stuck, so nothing else was fetched, and nothing could ever tell.
+#[test]
+fn a_stuck_write_that_fills_the_window_does_not_keep_what_is_behind_it_from_being_tried() {
+    let mut rig = Rig::connected();
+    rig.lane(strict(0));
+    let bytes = u32::try_from(LaneConfig::new(LaneId(0), ConnectionId(0), "").window_bytes);
+    rig.store(
+        0,
+        FetchedWrite {
+            seq: 1,
+            order: 1,
+            bytes: bytes.unwrap(),
+            ..FetchedWrite::default()
+        },
+    );
+    rig.input(Input::Available { lane: LaneId(0) });
+    for _ in 0..2 {
+        rig.wait_for_request();
+        assert_eq!(rig.answer_next(&Outcome::unknown(detail())), [1]);
+    }
+    assert_eq!(rig.count(EventCode::HaltedOnOneWrite), 1);
+    rig.accept(0, 2, 4, None);
+    rig.wait_for_request();
+    assert_eq!(rig.answer_next(&Outcome::sent_unconfirmed()), [2]);
+    assert_eq!(rig.parked.get(&(0, 1)), Some(&ParkReason::MayHaveLanded));
+    assert_eq!(rig.count(EventCode::HaltedOver), 1);
+}
+
+/// The same with many writes of one order key, where a parked head holds its key.
+#[test]
+fn a_window_full_of_one_stuck_order_key_is_looked_past() {
+    let mut rig = Rig::connected();
+    let mut cfg = strict(0);
+    cfg.order = Order::ByKey;
+    cfg.after_park = consign_delivery::AfterPark::HoldKey;
+    cfg.window_writes = 8;
+    cfg.in_flight_limit = 2;
+    rig.lane(attempts(cfg, 2));
+    rig.accept(0, 1, 20, Some(1));
+    rig.accept(0, 21, 21, Some(2));
+    rig.run(HOUR, |_, _, seq| match seq {
+        21 => Outcome::delivered(),
+        _ => Outcome::retry(detail()),
+    });
+    assert_eq!(rig.result(0, 21), Some(SettleResult::Delivered));
+}
+
 /// It charges nothing: a kernel takes writes for a peer that is gone.
 #[test]
 fn what_the_network_takes_is_no_evidence_against_a_write_that_fails() {

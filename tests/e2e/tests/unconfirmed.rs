@@ -15,9 +15,10 @@ use common::{Poster, assert_ledgers, drained, events, lane, wait_for_event, wait
 use consign_e2e::{Host, consign, free_port};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::net::TcpListener;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::{JoinHandle, JoinSet};
 
 const LANE: &str = "hooks/all/out";
@@ -174,6 +175,79 @@ async fn an_outage_of_the_receiver_keeps_a_backlog_that_drains_in_order() {
     sorted.sort_unstable();
     assert_eq!(lines[1..], sorted, "strict order over an outage and a kill");
     assert_eq!(host.stop(), Some(0));
+}
+
+/// Reads what comes and resets the stream inside a line of more than a mebibyte, twice; whole lines from then on.
+/// Gives how often it cut.
+fn cutter(receiver: &Receiver, listener: TcpListener) -> (Arc<AtomicUsize>, JoinHandle<()>) {
+    let cuts = Arc::new(AtomicUsize::new(0));
+    let (lines, count) = (Arc::clone(&receiver.lines), Arc::clone(&cuts));
+    let task = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut line = Vec::new();
+            let mut chunk = vec![0; 64 * 1024];
+            while let Ok(n @ 1..) = stream.read(&mut chunk).await {
+                line.extend_from_slice(&chunk[..n]);
+                while let Some(end) = line.iter().position(|byte| *byte == b'\n') {
+                    let whole: Vec<u8> = line.drain(..=end).collect();
+                    let whole = String::from_utf8(whole).unwrap();
+                    lines.lock().unwrap().push(whole);
+                }
+                if line.len() > 1024 * 1024 && count.load(Ordering::SeqCst) < 2 {
+                    count.fetch_add(1, Ordering::SeqCst);
+                    // With bytes unread in it, the stream is reset and not closed.
+                    break;
+                }
+            }
+        }
+    });
+    (cuts, task)
+}
+
+/// Nothing tells whether the receiver took half a line for a message. It is sent once more; cut again, it waits
+/// for a person, and what is behind it does not wait with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_line_cut_twice_in_its_middle_parks_and_the_rest_flows() {
+    let folder = tempfile::tempdir().unwrap();
+    let (port, receiver) = (free_port(), Receiver::new(free_port()));
+    // The system takes at most four mebibytes for a peer that does not read, and this little more.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(64 * 1024).unwrap();
+    let address = format!("127.0.0.1:{}", receiver.port);
+    socket.bind(address.parse().unwrap()).unwrap();
+    let listener = socket.listen(16).unwrap();
+    let (cuts, task) = cutter(&receiver, listener);
+    let mut host = Host::new(folder.path(), &config(port, &receiver, FAST).text());
+    host.start().await;
+    let url = format!("http://127.0.0.1:{port}/in");
+    let client = reqwest::Client::new();
+    let body = serde_json::json!({ "id": "large", "text": "x".repeat(7 << 20) });
+    let posted = client.post(&url).json(&body).send().await.unwrap();
+    assert!(posted.status().is_success(), "{posted:?}");
+    let told = wait_for_event(&host, "write_held").await;
+    assert_eq!(cuts.load(Ordering::SeqCst), 2, "{told:#?}");
+    for n in 0..5 {
+        common::post(&client, &url, &format!("m{n}")).await;
+    }
+    let told = wait_for_event(&host, "may_have_landed").await;
+    assert_eq!(told.len(), 1, "{told:#?}");
+    let status = drained(&host).await;
+    assert_ledgers(&status);
+    let outcomes = &lane(&status, LANE)["outcomes"];
+    assert_eq!(outcomes["parked"], 1, "{outcomes:#}");
+    assert_eq!(outcomes["sent_unconfirmed"], 5, "{outcomes:#}");
+    wait_until("the rest", || receiver.copies().len() == 5).await;
+    assert!(receiver.copies().values().all(|n| *n == 1));
+    let failed = common::ok(&host, &["failed", "list"]);
+    assert_eq!(failed[0]["reason"], "may_have_landed", "{failed:#}");
+
+    // A person has looked at the receiver: it goes once more, whole.
+    let id = failed[0]["id"].to_string();
+    common::ok(&host, &["failed", "send-again", &id]);
+    wait_until("the large one", || receiver.copies().len() == 6).await;
+    assert_eq!(cuts.load(Ordering::SeqCst), 2);
+    assert_eq!(host.stop(), Some(0));
+    task.abort();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -234,7 +234,10 @@ impl World {
             .filter_map(|(at, _)| outcomes.get(at))
             .any(|outcome| {
                 // What a destination that never confirms has taken ends an interruption, too.
-                matches!(outcome.reaction(), Reaction::Delivered | Reaction::HandedOver)
+                matches!(
+                    outcome.reaction(),
+                    Reaction::Delivered | Reaction::HandedOver
+                )
             });
         if delivered {
             self.target_delivered(live);
