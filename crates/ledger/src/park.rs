@@ -1,9 +1,10 @@
 //! Parking a write, and reading failed messages.
 
 use crate::{
-    Applied, Dependent, Diagnosis, Error, FailedFilter, FailedMessage, FailedState, FailedSummary,
-    Header, History, Ledger, NewFailed, ParkReason, Parked, Result, causes,
+    Applied, Dependent, Diagnosis, Error, Event, FailedFilter, FailedMessage, FailedState,
+    FailedSummary, Header, History, Ledger, NewFailed, ParkReason, Parked, Result, causes,
     db::{Fault, Inside},
+    event_log::append,
     query::{Conditions, integer, limit},
 };
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter, types::Value};
@@ -61,6 +62,26 @@ impl Ledger {
     /// [`Error::Full`]: nothing was parked; keep the write pending and try again.
     pub fn park(&self, record: &NewFailed) -> Result<Parked> {
         self.write(|connection| park(connection, record))
+    }
+
+    /// As [`Ledger::park`], with the event that tells of it in the same transaction: whoever finds the
+    /// write parked finds the event, a kill between the two or not. `event` makes it of the failed
+    /// message's id. Nothing is told of a write that was there already.
+    ///
+    /// # Errors
+    /// As [`Ledger::park`].
+    pub fn park_and_tell(
+        &self,
+        record: &NewFailed,
+        event: impl Fn(i64) -> Event,
+    ) -> Result<Parked> {
+        self.write(|connection| {
+            let parked = park(connection, record)?;
+            if !matches!(parked, Parked::AlreadyThere(_)) {
+                append(connection, &event(parked.id()))?;
+            }
+            Ok(parked)
+        })
     }
 
     /// Parks several writes in one transaction: all of them or none.

@@ -30,6 +30,25 @@ fn a_parked_write_is_read_back_whole() {
 }
 
 #[test]
+fn a_parking_and_the_event_that_tells_of_it_are_one() {
+    let (_dir, ledger) = ledger();
+    let tell = |id: i64| Event::new(Code::Parked, 5).field("failed_id", id);
+    let id = ledger.park_and_tell(&record(1), tell).unwrap().id();
+    // After a crash before the lane noted it: the same once more.
+    let again = ledger.park_and_tell(&record(1), tell).unwrap();
+    assert_eq!(again, Parked::AlreadyThere(id));
+    let events = ledger.events(&EventFilter::default()).unwrap();
+    assert_eq!(events.len(), 1, "{events:?}");
+    assert_eq!(events[0].event.fields["failed_id"], id);
+    // What cannot be parked is not told.
+    let mut large = record(2);
+    large.body = vec![0; 80 << 20];
+    if ledger.park_and_tell(&large, tell).is_err() {
+        assert_eq!(ledger.events(&EventFilter::default()).unwrap().len(), 1);
+    }
+}
+
+#[test]
 fn parking_the_same_write_twice_changes_nothing() {
     let (dir, ledger) = ledger();
     let id = ledger.park(&record(1)).unwrap().id();

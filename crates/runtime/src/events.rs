@@ -38,9 +38,14 @@ impl Events {
     }
 
     /// Writes one event.
-    pub fn emit(&self, mut event: Event) {
+    pub fn emit(&self, event: Event) {
+        self.sink.emit(self.redacted(event));
+    }
+
+    /// An event without secrets, for whoever writes it together with what it tells of.
+    pub fn redacted(&self, mut event: Event) -> Event {
         self.redactor().event(&mut event);
-        self.sink.emit(event);
+        event
     }
 
     /// The first of an episode is written, repeats are counted.

@@ -66,6 +66,9 @@ pub struct ParkedWrite {
     pub dependents_only: bool,
 }
 
+/// Why a lane that the configuration does not have cannot be written about.
+const NO_NAME: &str = "the lane has no name";
+
 /// A message that has no writes.
 pub struct ParkedMessage<'a> {
     /// What its handler was told.
@@ -135,8 +138,8 @@ impl Parker {
             let children = children.await.map_err(|error| error.to_string())?;
             self.dependents(children, None, &mut record.dependents)?;
         }
-        let id = self.keep_settling(record).await?;
-        self.parked(lane, seq, id, &reason, &failure);
+        let event = self.parked(lane, seq, &reason, &failure)?;
+        let id = self.keep_settling(record, event).await?;
         let settlement = Settlement {
             lane: consign_buffer::LaneId(lane.0),
             seq,
@@ -152,21 +155,24 @@ impl Parker {
     }
 
     /// Puts a record into the ledger, of a write that no lane has.
-    async fn keep(&self, record: NewFailed) -> Result<i64, String> {
-        let id = self.keep_settling(record).await?;
+    async fn keep(&self, record: NewFailed, event: Event) -> Result<(), String> {
+        let id = self.keep_settling(record, event).await?;
         self.settling.lock().remove(&id);
-        Ok(id)
+        Ok(())
     }
 
-    /// Puts a record into the ledger. A full ledger is waited for. From before it can be seen it counts
+    /// Puts a record into the ledger, and its event with it. A full ledger is waited for. From before it can be seen it counts
     /// as settling, until its lane has noted durably that the write left.
-    async fn keep_settling(&self, record: NewFailed) -> Result<i64, String> {
+    async fn keep_settling(&self, record: NewFailed, event: Event) -> Result<i64, String> {
+        let event = self.events.redacted(event);
         let id = loop {
-            let (ledger, record) = (self.ledger.clone(), record.clone());
+            let (ledger, record, event) = (self.ledger.clone(), record.clone(), event.clone());
             let settling = Arc::clone(&self.settling);
             let parked = tokio::task::spawn_blocking(move || {
                 let mut settling = settling.lock();
-                let id = ledger.park(&record)?.id();
+                let id = ledger
+                    .park_and_tell(&record, |id| with_id(&event, id))?
+                    .id();
                 settling.insert(id);
                 Ok::<_, consign_ledger::Error>(id)
             })
@@ -187,11 +193,15 @@ impl Parker {
         Ok(id)
     }
 
-    /// Says that a write is parked.
-    fn parked(&self, lane: LaneId, seq: u64, id: i64, reason: &ParkReason, failure: &Failure) {
-        let Some(info) = self.lanes.get(lane) else {
-            return;
-        };
+    /// What says that a write is parked.
+    fn parked(
+        &self,
+        lane: LaneId,
+        seq: u64,
+        reason: &ParkReason,
+        failure: &Failure,
+    ) -> Result<Event, String> {
+        let info = self.lanes.get(lane).ok_or(NO_NAME)?;
         let code = match reason {
             ParkReason::MayHaveLanded => Code::MayHaveLanded,
             ParkReason::Refused => Code::Refused,
@@ -206,7 +216,6 @@ impl Parker {
         };
         let mut event = of_lane(Event::new(code, wall_unix_ms_i64()), &info)
             .connection(info.connection.clone())
-            .field("failed_id", id)
             .field("seq", seq)
             .field("reason", reason.name())
             .field("code", detail.code.clone())
@@ -218,10 +227,9 @@ impl Parker {
             event = event
                 .field("crashes", CRASHES)
                 .field("signal", self.crashes.signal())
-                .field("plugin", plugin_of(&info.operation))
-                .field("next", format!("consign failed show {id}"));
+                .field("plugin", plugin_of(&info.operation));
         }
-        self.events.emit(event);
+        Ok(event)
     }
 
     /// What a person reads about a write that is suspected.
@@ -302,7 +310,10 @@ impl Parker {
                         }],
                     };
                     let accepted = buffer.accept(reservation, acceptance).await;
-                    self.events.close(&diversion.target, Code::LaneFull, None);
+                    let event = Event::new(Code::LaneHasRoom, wall_unix_ms_i64())
+                        .field("lane", diversion.target.clone());
+                    self.events
+                        .close(&diversion.target, Code::LaneFull, Some(event));
                     return accepted.map(drop).map_err(|error| error.to_string());
                 }
                 Err(full) => {
@@ -310,6 +321,7 @@ impl Parker {
                         "a write cannot be diverted to {} and stays in its lane: {full}",
                         diversion.target
                     ));
+                    let event = event.field("lane", diversion.target.clone());
                     self.events.open(&diversion.target, event);
                     tokio::time::sleep(RETRY_AFTER).await;
                 }
@@ -346,9 +358,8 @@ impl Parker {
                 ..self.dependent(lane, write.key, &write.stored)?
             });
         }
-        let id = self.keep(record).await?;
-        self.parked(what.lane, 0, id, &what.reason, &what.failure);
-        Ok(())
+        let event = self.parked(what.lane, 0, &what.reason, &what.failure)?;
+        self.keep(record, event).await
     }
 
     /// Parks a write whose parent went elsewhere.
@@ -371,9 +382,8 @@ impl Parker {
         let mut record = self.record(lane, 0, body, &reason, &failure, WriteNote::default())?;
         record.diagnosis.reason = LedgerReason::Parent;
         record.dependents = dependents;
-        let id = self.keep(record).await?;
-        self.parked(lane, 0, id, &reason, &failure);
-        Ok(())
+        let event = self.parked(lane, 0, &reason, &failure)?;
+        self.keep(record, event).await
     }
 
     /// Parks a message that has no writes: it can be routed again.
@@ -425,17 +435,14 @@ impl Parker {
         let mut record =
             self.record_of(&info, 0, &body, &parked, &failure, WriteNote::default())?;
         record.diagnosis.reason = LedgerReason::ProcessorFailed;
-        let id = self.keep(record).await?;
         let event = of_lane(Event::new(Code::Parked, wall_unix_ms_i64()), &info)
-            .field("failed_id", id)
             .field("message_id", message.id.to_string())
             .field("code", failure.detail.code.clone())
             .message(format!(
                 "{}: message {} is parked ({reason}): {}",
                 info.id, message.id, failure.detail.message
             ));
-        self.events.emit(event);
-        Ok(())
+        self.keep(record, event).await
     }
 
     /// Dependents of a write, those of dependents among them, each after what it waits for.
@@ -478,7 +485,7 @@ impl Parker {
         failure: &Failure,
         note: WriteNote,
     ) -> Result<NewFailed, String> {
-        let info = self.lanes.get(lane).ok_or("the lane has no name")?;
+        let info = self.lanes.get(lane).ok_or(NO_NAME)?;
         self.record_of(&info, seq, body, reason, failure, note)
     }
 
@@ -551,6 +558,15 @@ impl Parker {
             ..NewFailed::default()
         })
     }
+}
+
+/// The event of a parked write, once the ledger has given the failed message its number.
+fn with_id(event: &Event, id: i64) -> Event {
+    let event = event.clone().field("failed_id", id);
+    if event.code == Code::SuspectedCrash {
+        return event.field("next", format!("consign failed show {id}"));
+    }
+    event
 }
 
 fn ledger_reason(reason: &ParkReason) -> LedgerReason {
