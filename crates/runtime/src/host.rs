@@ -8,6 +8,7 @@ use crate::engine::{Engine, Parts, engine};
 use crate::events::Events;
 use crate::handlers::Handlers;
 use crate::lanes::Lanes;
+use crate::lock::FolderLock;
 use crate::offline::{OfflineError, Opened, buffer_dir, open_buffer};
 use crate::operator::{Operator, control, replay};
 use crate::outages::{Outages, UPDATE_EVERY};
@@ -99,6 +100,8 @@ pub struct Host {
     driver: Mutex<Option<JoinHandle<()>>>,
     operator: OnceLock<Operator>,
     pub(crate) config_source: OnceLock<ConfigSource>,
+    /// Of the data folder, until the buffer is closed.
+    lock: Mutex<Option<FolderLock>>,
 }
 
 /// What is wired at the moment, by number.
@@ -128,6 +131,7 @@ impl Host {
             buffer,
             recovery,
             healed,
+            lock,
         } = opened.map_err(|error| match error {
             OfflineError::DataDir { source, .. } => fail(format!(
                 "cannot be made: {source}; check the path and its permissions"
@@ -249,6 +253,7 @@ impl Host {
             driver: Mutex::new(Some(driver)),
             operator: OnceLock::new(),
             config_source: OnceLock::new(),
+            lock: Mutex::new(Some(lock)),
         });
         for (number, (spec, used)) in &wired.connections {
             host.add_connection(&plan.config, *number, spec, *used);
@@ -497,13 +502,15 @@ impl Host {
         let sink = self.events.sink().clone();
         drop(tokio::task::spawn_blocking(move || sink.shutdown()).await);
         // With requests unanswered this was no clean exit: their writes have to count as maybe.
-        if unfinished == 0
-            && let Err(error) = self.buffer.close().await
-        {
+        if unfinished > 0 {
+            return false;
+        }
+        if let Err(error) = self.buffer.close().await {
             tracing::error!(%error, "the buffer did not close cleanly");
             return false;
         }
-        unfinished == 0
+        self.lock.lock().take();
+        true
     }
 }
 

@@ -1,6 +1,7 @@
 //! The buffer of a host that does not run.
 
 use crate::host::make_private;
+use crate::lock::{self, FolderLock};
 use crate::settings;
 use crate::wire::lane_spec;
 use consign_buffer::inspect::second_copies;
@@ -40,15 +41,21 @@ pub(crate) struct Opened {
     pub(crate) recovery: Recovery,
     /// Second copies that stood in, one sentence each.
     pub(crate) healed: Vec<String>,
+    /// Keeps the folder for as long as it is held.
+    pub(crate) lock: FolderLock,
 }
 
 /// Opens the buffer in a configuration's data folder, and makes both where they are not there.
 pub(crate) async fn open_buffer(config: &Config) -> Result<Opened, OfflineError> {
     let dir = config.data_dir();
-    make_private(&dir).map_err(|source| OfflineError::DataDir {
+    let fail = |source| OfflineError::DataDir {
         dir: dir.clone(),
         source,
-    })?;
+    };
+    make_private(&dir).map_err(fail)?;
+    let lock = lock::hold(&dir)
+        .map_err(fail)?
+        .ok_or_else(|| lock::held_by_another(&dir))?;
     let dir = buffer_dir(&dir);
     let fs = Arc::new(RealFilesystem);
     let (of, at) = (Arc::clone(&fs), dir.clone());
@@ -61,6 +68,7 @@ pub(crate) async fn open_buffer(config: &Config) -> Result<Opened, OfflineError>
         buffer,
         recovery,
         healed,
+        lock,
     })
 }
 
@@ -79,14 +87,15 @@ pub fn lanes(config: &Config) -> Vec<LaneSpec> {
     specs
 }
 
-/// Opens a host's buffer as the host would, with a lane for each buffered send, and makes it where there is none.
+/// Opens a host's buffer as the host would, with a lane for each buffered send, and makes it where there is none. No
+/// host can start on the folder until the lock is dropped.
 ///
 /// # Errors
 /// [`OfflineError`]; nothing was accepted then.
-pub async fn open(config: &Config) -> Result<Buffer, OfflineError> {
-    let buffer = open_buffer(config).await?.buffer;
-    for lane in lanes(config) {
-        buffer.lane(lane)?;
+pub async fn open(config: &Config) -> Result<(Buffer, FolderLock), OfflineError> {
+    let Opened { buffer, lock, .. } = open_buffer(config).await?;
+    for spec in lanes(config) {
+        buffer.lane(spec)?;
     }
-    Ok(buffer)
+    Ok((buffer, lock))
 }

@@ -146,7 +146,7 @@ async fn carry(
     lanes: &[String],
     done: &mut Imported,
 ) -> Result<(), Stop> {
-    let buffer = offline::open(config).await.map_err(Stop::Open)?;
+    let (buffer, _lock) = offline::open(config).await.map_err(Stop::Open)?;
     let result = inspect::import(&buffer, input, lanes, done).await;
     let closed = buffer.close().await;
     result
