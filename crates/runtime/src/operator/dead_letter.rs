@@ -4,7 +4,7 @@
 //! Such a record has the message as it was to be written, and not what its send made of it: the running
 //! host renders the send's templates and order key anew, as it does for an edit.
 
-use super::replay;
+use super::acts;
 use crate::clock::wall_unix_ms_i64;
 use crate::host::Host;
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
@@ -131,7 +131,7 @@ impl DeadLetter {
                 "a dead letter is made a write by its send, which the running host has: import it there, without --data-dir",
             )?;
             let id = format!("{}/{}/{}", routing.adapter, routing.route, routing.send);
-            let rendered = replay::rendered(host, &id, &stored)?;
+            let rendered = acts::rendered(host, &id, &stored)?;
             order = rendered.order.stored_hash();
             stored.set_slots(&rendered);
         }

@@ -3,8 +3,9 @@
 //! * [`Request`]: everything that can be asked, the same for the API and the command line.
 //! * [`Operator`]: carries it out in a running host.
 //! * [`Offline`]: carries out what needs the ledger alone, for a host that is stopped.
-//! * `replay`: what goes back into lanes, and the order in which that is made durable.
+//! * `acts`, `replay`: what each act makes of a failed message, and the order in which it is made durable.
 
+mod acts;
 pub(crate) mod control;
 mod dead_letter;
 mod jobs;

@@ -1,8 +1,9 @@
 //! What an act would do, without doing it.
 
 use super::Answer;
+use super::acts;
 use super::jobs::Settings;
-use super::replay::{self, blocking};
+use super::replay::blocking;
 use super::request::{Bulk, DIRECT_MAX, Fault};
 use crate::host::Host;
 use consign_ledger::{Applied, Error, FailedMessage};
@@ -60,7 +61,7 @@ async fn of_message(host: &Host, act: Bulk, message: &FailedMessage) -> Map<Stri
     } else if sends && !record.replayable {
         ("error", json!(Error::NotReplayable(message.id).to_string()))
     } else if act == Bulk::RouteAgain {
-        match replay::routed(host, message).await {
+        match acts::routed(host, message).await {
             Ok((routed, _)) => ("routed", routed),
             Err(why) => ("error", json!(why)),
         }

@@ -273,7 +273,7 @@ fn edited(
             "its send has templates, which the running host renders: edit it there, without --data-dir",
         )?;
         let id = format!("{}/{}/{}", record.adapter, record.route, record.send);
-        let rendered = super::replay::rendered(host, &id, &stored)?;
+        let rendered = super::acts::rendered(host, &id, &stored)?;
         stored.set_slots(&rendered);
     }
     stored.attributes.retain(|(id, _)| *id != EDITED);
