@@ -20,6 +20,8 @@ use tokio::task::JoinHandle;
 
 /// How long a source may take to open.
 const OPEN_DEADLINE: Duration = Duration::from_secs(60);
+/// How long a source that had failed has to run before it counts as mended.
+const STEADY: Duration = Duration::from_secs(3);
 /// Waits before a failed source is opened again: doubled from the first to the second.
 const SOURCE_BACKOFF_MS: (u64, u64) = (500, 30_000);
 
@@ -124,11 +126,6 @@ impl Host {
             let why = match opened {
                 Ok((source, events)) => {
                     tracing::info!(adapter = name, operation = %spec.operation, "the source runs");
-                    self.events.close(
-                        &subject,
-                        Code::SourceFault,
-                        Some(event(Code::SourceRecovered, name)),
-                    );
                     let began = clock::monotonic_ms();
                     let running = AdapterSpec {
                         acceptor: state.acceptor.subscribe(),
@@ -145,7 +142,17 @@ impl Host {
                     // Said to run once it can take a message.
                     crate::adapter::begin(&running, &source);
                     *state.source.lock() = SourceState::Running;
-                    let ended = crate::adapter::run(&running, source, events, stop.clone()).await;
+                    let run = crate::adapter::run(&running, source, events, stop.clone());
+                    let mut run = std::pin::pin!(run);
+                    // One that fails at its first request would else be told as mended each time.
+                    let ended = tokio::select! {
+                        ended = &mut run => ended,
+                        () = tokio::time::sleep(STEADY) => {
+                            let recovered = event(Code::SourceRecovered, name);
+                            self.events.close(&subject, Code::SourceFault, Some(recovered));
+                            run.await
+                        }
+                    };
                     // A source that ran for a while starts over with short waits.
                     if clock::monotonic_ms().saturating_sub(began) > SOURCE_BACKOFF_MS.1 {
                         wait_ms = SOURCE_BACKOFF_MS.0;
