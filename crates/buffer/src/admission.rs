@@ -52,7 +52,9 @@ impl Buffer {
                 if charge.saturating_add(mine) > lane.quota_bytes {
                     return Err(Full::Never {
                         needed: charge.saturating_add(mine),
+                        into: format!("lane {}", lane.id),
                         limit: lane.quota_bytes,
+                        setting: "its `quota`",
                     });
                 }
                 return Err(Full::Lane {
@@ -69,7 +71,9 @@ impl Buffer {
         if total > state.record_limit {
             return Err(Full::Never {
                 needed: total,
+                into: "one record of the log".to_owned(),
                 limit: state.record_limit,
+                setting: "`buffer.log_size`",
             });
         }
         for (id, charge) in &charges {

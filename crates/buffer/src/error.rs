@@ -82,7 +82,9 @@ pub enum BufferError {
     #[error("the reservation does not cover the writes for lane number {}", .0.0)]
     NotReserved(LaneId),
     /// The record does not fit half a log segment. Refuse the message.
-    #[error("{bytes} bytes do not fit one record of {limit}")]
+    #[error(
+        "{bytes} bytes do not fit one record of the log, which takes {limit}: raise `buffer.log_size`"
+    )]
     TooLarge {
         /// What the record would take.
         bytes: u64,
@@ -121,12 +123,16 @@ pub enum Full {
         why: String,
     },
     /// It can never fit: the message is larger than the quota or than one log record. Refuse the message.
-    #[error("{needed} bytes can never fit: the limit is {limit}")]
+    #[error("{needed} bytes can never fit {into}, which takes {limit}: raise {setting}")]
     Never {
         /// What was asked for.
         needed: u64,
+        /// What is too small: a lane or a record.
+        into: String,
         /// The quota or the record limit.
         limit: u64,
+        /// The setting that has to be larger.
+        setting: &'static str,
     },
     /// The buffer failed or is closed.
     #[error(transparent)]
