@@ -10,6 +10,7 @@
 
 mod acceptance;
 mod adapter;
+mod changed;
 pub mod clock;
 mod counters;
 pub mod crashes;

@@ -6,6 +6,7 @@
 //! `may_have_landed`. Routes are replaced between two messages. A source is opened anew only when its
 //! own settings changed.
 
+use crate::changed;
 use crate::clock;
 use crate::host::Host;
 use crate::operator::replay;
@@ -50,6 +51,8 @@ pub struct Reloaded {
     pub sends_removed: Vec<String>,
     /// Connections that are new or have other settings.
     pub connections_changed: Vec<String>,
+    /// Settings of the host, of adapters and of routes that differ, as `failed`, `orders.key`, `orders/eu.when`.
+    pub settings_changed: Vec<String>,
     /// Lanes with a backlog and without a send, with their pending writes.
     pub orphans: Vec<(String, u64)>,
     /// Sends that still finish what is on its way; they change as soon as it has ended.
@@ -61,7 +64,7 @@ pub struct Reloaded {
 }
 
 impl Reloaded {
-    /// Adapters, sends and connections that changed.
+    /// Adapters, sends, connections and settings that changed.
     #[must_use]
     pub fn changes(&self) -> usize {
         [
@@ -72,6 +75,7 @@ impl Reloaded {
             &self.sends_changed,
             &self.sends_removed,
             &self.connections_changed,
+            &self.settings_changed,
         ]
         .iter()
         .map(|names| names.len())
@@ -95,6 +99,7 @@ impl Reloaded {
         list("with another target:", &self.sends_moved);
         list("sends removed:", &self.sends_removed);
         list("connections changed:", &self.connections_changed);
+        list("settings changed:", &self.settings_changed);
         list("still finishing what is on its way:", &self.unfinished);
         list("needs a restart:", &self.needs_restart);
         let orphans: Vec<String> = self
@@ -225,6 +230,7 @@ impl Host {
             ..Reloaded::default()
         };
         let plan = Arc::new(keeping(&old, plan));
+        report.settings_changed = changed::settings(&old.config, &plan.config);
         let wired = wire(&plan, &self.buffer, &self.events, &mut wiring.numbers)
             .map_err(|error| ReloadError::Failed(error.to_string()))?;
 

@@ -252,6 +252,17 @@ async fn a_reload_by_command_says_what_changed_or_what_is_wrong_and_where() {
     let said = common::consign(&host, "ann", &["reload"]);
     let said = String::from_utf8(said.stdout).unwrap();
     assert!(said.contains("0 changes"), "{said}");
+
+    let condition = "      - name: all\n        when: '.body.id != \"no\"'\n";
+    let text = config(port, &[send("keep", "one", ""), send("more", "two", "")]);
+    let text = text.replace("      - name: all\n", condition);
+    rewrite(&host, &format!("failed: {{ retention: 30d }}\n{text}"));
+    let report = common::ok(&host, &["reload"]);
+    assert_eq!(
+        report["settings_changed"],
+        serde_json::json!(["failed", "hooks/all.when"]),
+        "{report:#}"
+    );
     common::post(
         &reqwest::Client::new(),
         &format!("http://127.0.0.1:{port}/in"),
