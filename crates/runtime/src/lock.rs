@@ -24,7 +24,17 @@ pub(crate) fn hold(data_dir: &Path) -> io::Result<Option<FolderLock>> {
             _buffer: None,
         })),
         Err(TryLockError::WouldBlock) => Ok(None),
-        Err(TryLockError::Error(error)) => Err(error),
+        // Some network file systems lock files only; the buffer's own lock is left there.
+        Err(TryLockError::Error(error)) => {
+            tracing::debug!(
+                "{} cannot be locked as a folder: {error}",
+                data_dir.display()
+            );
+            Ok(Some(FolderLock {
+                _folder: folder,
+                _buffer: None,
+            }))
+        }
     }
 }
 

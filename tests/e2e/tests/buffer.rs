@@ -475,3 +475,24 @@ async fn a_flipped_bit_in_a_checkpoint_costs_nothing_and_is_named_and_told() {
     }
     assert_eq!(of.host.stop(), Some(0));
 }
+
+/// The folder was locked by a file in it only.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_host_is_refused_although_the_first_ones_buffer_was_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut first = host(folder.path(), free_port());
+    first.start().await;
+    std::fs::remove_dir_all(folder.path().join("data/buffer")).unwrap();
+    let second = host(folder.path(), free_port());
+    let refused = std::process::Command::new("timeout")
+        .args(["20", consign_e2e::built().consign.to_str().unwrap(), "run"])
+        .arg(second.config())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("is in use by another process") && said.contains("another data_dir"),
+        "{said}"
+    );
+}
