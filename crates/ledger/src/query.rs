@@ -38,22 +38,17 @@ impl Conditions {
         self
     }
 
-    /// Adds a search for `text` in any of `columns`, taken literally.
+    /// Adds a search for `text` in any of `columns`: taken literally, ASCII letters in either case.
     pub(crate) fn text(&mut self, columns: &[&str], text: Option<&str>) -> &mut Self {
         if let Some(text) = text.filter(|t| !t.is_empty()) {
-            let pattern = format!(
-                "%{}%",
-                text.replace('\\', "\\\\")
-                    .replace('%', "\\%")
-                    .replace('_', "\\_")
-            );
+            // Not LIKE, whose patterns have a longest length.
             let tests: Vec<String> = columns
                 .iter()
-                .map(|c| format!("{c} LIKE ? ESCAPE '\\'"))
+                .map(|c| format!("instr(lower({c}), lower(?)) > 0"))
                 .collect();
             self.sql.push(format!("({})", tests.join(" OR ")));
             self.params
-                .extend(columns.iter().map(|_| Value::Text(pattern.clone())));
+                .extend(columns.iter().map(|_| Value::Text(text.to_owned())));
         }
         self
     }

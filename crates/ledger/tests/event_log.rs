@@ -74,7 +74,9 @@ fn events_are_filtered_and_followed() {
     assert_eq!(ask(&|f| f.since_unix_ms = Some(108)).len(), 2);
     assert_eq!(ask(&|f| f.until_unix_ms = Some(108)).len(), 8);
     assert_eq!(ask(&|f| f.text = Some("refused 3".into())).len(), 1);
+    assert_eq!(ask(&|f| f.text = Some("REFUSED 3".into())).len(), 1);
     assert_eq!(ask(&|f| f.text = Some("refused%3".into())).len(), 0);
+    assert_eq!(ask(&|f| f.text = Some("x".repeat(200_000))).len(), 0);
     let newest = ask(&|f| {
         f.newest_first = true;
         f.limit = 3;

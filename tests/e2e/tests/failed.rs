@@ -208,6 +208,8 @@ async fn a_refused_write_is_shown_edited_and_sent_again_with_its_receipt() {
     std::fs::write(scene.path("edited.json"), edited.to_string()).unwrap();
     let answer = scene.ok(&["failed", "edit", &id, "--body-file", "edited.json"]);
     assert_eq!(answer["split_dependents"], 1, "{answer:#}");
+    let (code, why) = scene.json(&["failed", "edit", &id, "--header", "=x"]);
+    assert_eq!(code, 2, "{why:#}");
     let (code, _) = scene.json(&["failed", "edit", &id]);
     assert_eq!(code, 2, "nothing to edit is wrong input");
     // The column that is made from the body follows the edit, so the constraint takes it now.

@@ -186,6 +186,14 @@ impl Records {
                 "nothing to edit: give a body (--body-file FILE) or headers (--header NAME=VALUE)",
             ));
         }
+        if let Some(name) = headers
+            .keys()
+            .find(|name| name.trim() != name.as_str() || name.is_empty())
+        {
+            return Err(Fault::input(format!(
+                "`{name}` is no header's name: it is empty, or begins or ends with a space"
+            )));
+        }
         let body = body
             .map(|text| BASE64.decode(text))
             .transpose()
