@@ -27,8 +27,8 @@ pub struct ReadConfig {
     /// This level or worse. Default: `warn`.
     #[serde(default)]
     pub min_level: Level,
-    /// Events of these adapters are passed over. Those of the adapter that reads them always are, so that
-    /// a notification that fails is not one more notification. Default: no others.
+    /// Events of these adapters are passed over. Those of adapters that read events always are, so that a
+    /// notification that fails is not one more notification. Default: no others.
     #[serde(default)]
     pub skip_adapters: Vec<String>,
     /// How far back the very first start reads; later ones go on after the last event that was accepted.

@@ -2,6 +2,7 @@
 
 use crate::config::ConnectionConfig;
 use consign_plugin::prelude::*;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 /// An answer is refused beyond this: a page of events is far smaller.
@@ -45,10 +46,23 @@ impl Host {
         &self,
         query: Vec<(&'static str, String)>,
     ) -> Result<Vec<Value>, Failure> {
-        let url = format!(
-            "{}/api/v1/events",
-            self.config.endpoint.trim_end_matches('/')
-        );
+        self.get("events", query).await
+    }
+
+    /// The host's adapters: name, and the operation of the source.
+    pub(crate) async fn adapters(&self) -> Result<Vec<(String, String)>, Failure> {
+        let status: Status = self.get("status", Vec::new()).await?;
+        let adapters = status.adapters.into_iter();
+        Ok(adapters.map(|one| (one.name, one.source)).collect())
+    }
+
+    async fn get<T: DeserializeOwned + Send + 'static>(
+        &self,
+        what: &'static str,
+        query: Vec<(&'static str, String)>,
+    ) -> Result<T, Failure> {
+        let endpoint = self.config.endpoint.trim_end_matches('/');
+        let url = format!("{endpoint}/api/v1/{what}");
         let (agent, token) = (self.agent.clone(), self.config.token.clone());
         let asked = tokio::task::spawn_blocking(move || ask(&agent, &url, token.as_ref(), &query));
         asked
@@ -57,12 +71,24 @@ impl Host {
     }
 }
 
-fn ask(
+/// What is read of a host's state.
+#[derive(Deserialize)]
+struct Status {
+    adapters: Vec<Adapter>,
+}
+
+#[derive(Deserialize)]
+struct Adapter {
+    name: String,
+    source: String,
+}
+
+fn ask<T: DeserializeOwned>(
     agent: &ureq::Agent,
     url: &str,
     token: Option<&Secret>,
     query: &[(&'static str, String)],
-) -> Result<Vec<Value>, Failure> {
+) -> Result<T, Failure> {
     let mut request = agent.get(url);
     for (name, value) in query {
         request = request.query(name, value);
@@ -81,8 +107,8 @@ fn ask(
         .map_err(down)?;
     match status {
         200 => serde_json::from_str(&text).map_err(|error| {
-            let what = format!("{url} answered something else than events: {error}");
-            Failure::other(("not_events", what))
+            let what = format!("{url} answered something else than a host does: {error}");
+            Failure::other(("not_a_host", what))
         }),
         400 => Err(Failure::config(("refused", sentence(&text)))),
         401 | 403 => Err(Failure::denied((

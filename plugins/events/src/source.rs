@@ -7,10 +7,14 @@
 use crate::config::{ConnectionConfig, ReadConfig};
 use crate::connection::Host;
 use consign_plugin::prelude::*;
+use parking_lot::Mutex;
 use serde_json::Value;
+use std::collections::HashMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
 
+/// What a host calls this source in its state.
+const OPERATION: &str = "events.read";
 /// Events asked for at a time, and never more than the host has room for.
 const PAGE: usize = 500;
 
@@ -31,7 +35,7 @@ struct Place {
 impl Source for ReadEvents {
     type Connector = Host;
     type Config = ReadConfig;
-    const OPERATION: &'static str = "events.read";
+    const OPERATION: &'static str = OPERATION;
     const TITLE: &'static str = "Read Events";
 
     fn declaration() -> SourceDeclaration {
@@ -72,6 +76,7 @@ impl Source for ReadEvents {
                 None => now_unix_ms().saturating_sub(millis(&config.look_back)),
             },
             skip,
+            notifiers: Mutex::default(),
             host: connection,
             config,
         };
@@ -86,7 +91,9 @@ impl Source for ReadEvents {
                     return std::future::pending().await;
                 };
                 let most = room.clamp(1, PAGE);
-                reader.read(most).await.map(|events| (events, most))
+                let events = reader.read(most).await?;
+                reader.learn(&events).await?;
+                Ok::<_, Failure>((events, most))
             };
             let (events, most) = tokio::select! {
                 biased;
@@ -162,9 +169,35 @@ struct Reader {
     place: Place,
     since_unix_ms: i64,
     skip: Vec<String>,
+    /// Which adapters of the host read events: two of them would else feed each other for ever.
+    notifiers: Mutex<HashMap<String, bool>>,
 }
 
 impl Reader {
+    /// Asks about adapters that were not met before.
+    async fn learn(&self, events: &[Value]) -> Result<(), Failure> {
+        let unknown: Vec<String> = {
+            let known = self.notifiers.lock();
+            let met = events.iter().filter_map(adapter_of);
+            met.filter(|name| !known.contains_key(*name))
+                .map(str::to_owned)
+                .collect()
+        };
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        let adapters = self.host.adapters().await?;
+        let mut known = self.notifiers.lock();
+        for (name, source) in adapters {
+            known.insert(name, source == OPERATION);
+        }
+        // One that is gone reads nothing any more.
+        for name in unknown {
+            known.entry(name).or_insert(false);
+        }
+        Ok(())
+    }
+
     /// The next events, at most so many.
     async fn read(&self, most: usize) -> Result<Vec<Value>, Failure> {
         let query = vec![
@@ -196,7 +229,10 @@ impl Reader {
         let text = |name: &str| event.get(name).and_then(Value::as_str);
         let code = text("code").unwrap_or_default();
         let listed = self.config.codes.is_empty() || self.config.codes.iter().any(|c| c == code);
-        let skipped = text("adapter").is_some_and(|adapter| self.skip.iter().any(|s| s == adapter));
+        let skipped = adapter_of(event).is_some_and(|adapter| {
+            let notifies = self.notifiers.lock().get(adapter) == Some(&true);
+            notifies || self.skip.iter().any(|s| s == adapter)
+        });
         listed && !skipped && at(event) >= self.since_unix_ms
     }
 
@@ -268,6 +304,10 @@ fn message(place: Place, event: &Value) -> SourceMessage {
         .time_unix_ms(at(event))
         .position(position)
         .token(place)
+}
+
+fn adapter_of(event: &Value) -> Option<&str> {
+    event.get("adapter").and_then(Value::as_str)
 }
 
 fn id_of(event: &Value) -> Option<i64> {

@@ -31,6 +31,7 @@ impl Log {
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
         let routes = Router::new()
             .route("/api/v1/events", get(answer))
+            .route("/api/v1/status", get(status))
             .with_state(self.clone());
         tokio::spawn(async move { axum::serve(listener, routes).await });
         ConnectionConfig {
@@ -39,6 +40,20 @@ impl Log {
             timeouts: Timeouts::default(),
         }
     }
+}
+
+/// Adapters whose name begins with `notices` read events.
+async fn status(State(log): State<Log>) -> Json<Value> {
+    let log = log.0.lock().unwrap();
+    let named = log.iter().filter_map(adapter_of);
+    let adapters: Vec<Value> = named
+        .map(|name| {
+            let reads = name.starts_with("notices");
+            let source = if reads { "events.read" } else { "http.receive" };
+            json!({ "name": name, "source": source, "state": "running" })
+        })
+        .collect();
+    Json(json!({ "version": "0.1.0", "adapters": adapters }))
 }
 
 async fn answer(
@@ -115,6 +130,20 @@ async fn codes_levels_and_adapters_are_chosen() {
     let settings =
         json!({ "codes": ["parked"], "min_level": "error", "skip_adapters": ["skipped"] });
     let mut source = start(&log, settings, None).await;
+    assert_eq!(source.receive(SOON).await.unwrap().offset, Some(4));
+    assert!(source.receive(SHORT).await.is_none());
+    source.stop(SOON).await.unwrap();
+}
+
+#[tokio::test]
+async fn adapters_that_read_events_do_not_feed_each_other() {
+    let log = Log::default();
+    log.add("error", "parked", Some("notices_of_another_route"));
+    log.add("error", "parked", Some("a"));
+    let mut source = start(&log, json!({}), None).await;
+    assert_eq!(source.receive(SOON).await.unwrap().offset, Some(2));
+    log.add("error", "parked", Some("notices_added_later"));
+    log.add("error", "parked", None);
     assert_eq!(source.receive(SOON).await.unwrap().offset, Some(4));
     assert!(source.receive(SHORT).await.is_none());
     source.stop(SOON).await.unwrap();
