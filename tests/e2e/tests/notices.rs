@@ -108,13 +108,16 @@ async fn each_event_arrives_once_and_in_order_although_the_host_is_killed() {
     let folder = tempfile::tempdir().unwrap();
     let port = free_port();
     let db = rusqlite::Connection::open(folder.path().join("notices.db")).unwrap();
-    db.execute_batch("CREATE TABLE n (id INTEGER, code TEXT)")
-        .unwrap();
+    // With a log of its own, so that this reader never keeps the host from writing.
+    db.execute_batch(
+        "PRAGMA journal_mode = WAL; CREATE TABLE n (id INTEGER, code TEXT, write_key TEXT UNIQUE)",
+    )
+    .unwrap();
     // Rows that are refused are parked, each with an event.
     let out = rusqlite::Connection::open(folder.path().join("out.db")).unwrap();
     out.execute_batch("CREATE TABLE t (id TEXT CHECK (id = 'never'), write_key TEXT UNIQUE)")
         .unwrap();
-    let columns = r#"{ id: "{{ to_string(.body.id) ?? \"\" }}", code: "{{ .body.code }}" }"#;
+    let columns = r#"{ id: "{{ to_string(.body.id) ?? \"\" }}", code: "{{ .body.code }}" }, write_key_column: write_key"#;
     let mut host = host(folder.path(), port, columns);
     host.start().await;
     for round in 0..3 {
