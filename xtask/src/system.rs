@@ -1,22 +1,52 @@
 //! System packages: looked for first, installed only where missing and where that is possible.
 
-use crate::error::{Context, Result, failed};
+use crate::error::{Context, Error, Result, failed};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-/// What the build itself needs from the system: a program, and the Debian package that brings it.
-/// The bundled SQLite and the TLS provider are C, so a C compiler is all there is.
-const BUILD_NEEDS: [(&str, &str); 1] = [("cc", "build-essential")];
+/// What the build itself needs from the system: a program, and the Debian package that brings it. SQLite,
+/// the TLS provider and librdkafka are C and are built along.
+const BUILD_NEEDS: [(&str, &str); 3] = [
+    ("cc", "build-essential"),
+    ("make", "build-essential"),
+    ("pkg-config", "pkg-config"),
+];
+
+/// Libraries that librdkafka is built against, as pkg-config calls them, and their Debian packages.
+const BUILD_LIBRARIES: [(&str, &str); 2] = [("openssl", "libssl-dev"), ("zlib", "zlib1g-dev")];
 
 /// Makes sure that the build's system packages are there.
 pub fn ensure_build_needs() -> Result<()> {
+    let mut missing: Vec<String> = Vec::new();
+    let mut need = |package: &str| {
+        if !missing.iter().any(|known| known == package) {
+            missing.push(package.to_owned());
+        }
+    };
     for (program, package) in BUILD_NEEDS {
         if find_program(program, &[]).is_none() {
-            install(&[package.to_owned()])?;
+            need(package);
         }
     }
-    Ok(())
+    for (library, package) in BUILD_LIBRARIES {
+        if !has_library(library) {
+            need(package);
+        }
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    install(&missing)
+}
+
+fn has_library(name: &str) -> bool {
+    Command::new("pkg-config")
+        .args(["--exists", name])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
 }
 
 /// Finds a program on PATH or in the given extra folders, where one `*` stands for any folder name.
@@ -128,6 +158,59 @@ pub fn install_python(folder: &Path, debian: &[String], packages: &[String]) -> 
     installed
 }
 
+/// The Maven plugin that copies archives, pinned: Maven's own default changes with Maven.
+const COPY_DEPENDENCIES: &str =
+    "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies";
+
+/// Puts Java archives (`group:artifact:version`) and all they need into this folder. Debian's packages are
+/// what that and the archives need, where Maven is not there.
+pub fn install_maven(folder: &Path, debian: &[String], archives: &[String]) -> Result<()> {
+    if find_program("mvn", &[]).is_none() || find_program("java", &[]).is_none() {
+        install(debian)?;
+    }
+    eprintln!("installing {} with Maven", archives.join(" "));
+    // Half a folder must not pass for a whole one the next time: it gets its name at the end.
+    let begun = folder.with_extension("begun");
+    let _ = std::fs::remove_dir_all(&begun);
+    std::fs::create_dir_all(&begun).context(|| format!("cannot create {}", begun.display()))?;
+    let pom = begun.join("pom.xml");
+    std::fs::write(&pom, project(archives)?)
+        .context(|| format!("cannot write {}", pom.display()))?;
+    let mut maven = Command::new("mvn");
+    maven
+        .args(["--batch-mode", "--quiet", "--file"])
+        .arg(&pom)
+        .arg(COPY_DEPENDENCIES)
+        .arg("-DincludeScope=runtime")
+        .arg(format!("-DoutputDirectory={}", begun.display()));
+    run_quietly(&mut maven)?;
+    std::fs::rename(&begun, folder).context(|| format!("cannot create {}", folder.display()))
+}
+
+/// A Maven project that needs these archives and is nothing else.
+fn project(archives: &[String]) -> Result<String> {
+    let mut text = String::from(
+        "<project><modelVersion>4.0.0</modelVersion><groupId>consign</groupId>\
+         <artifactId>service</artifactId><version>1</version><dependencies>\n",
+    );
+    for archive in archives {
+        let mut parts = archive.split(':');
+        let (Some(group), Some(artifact), Some(version), None) =
+            (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            return Err(Error::Input(format!(
+                "{archive:?}: expected group:artifact:version"
+            )));
+        };
+        text.push_str(&format!(
+            "<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>\
+             <version>{version}</version></dependency>\n"
+        ));
+    }
+    text.push_str("</dependencies></project>\n");
+    Ok(text)
+}
+
 /// Runs a program to its end; what it said last where it fails.
 fn run_quietly(command: &mut Command) -> Result<()> {
     let program = command.get_program().display().to_string();
@@ -181,6 +264,19 @@ mod tests {
         let pattern = format!("{}/*/bin", folder.path().display());
         let found = find_program("no-such-program-here", &[pattern]).unwrap();
         assert!(found.ends_with("15/bin/no-such-program-here"), "{found:?}");
+    }
+
+    #[test]
+    fn archives_become_a_project_and_an_incomplete_name_is_an_error() {
+        let text = project(&["org.example:thing_2.13:1.2.3".to_owned()]).unwrap();
+        assert!(text.contains(
+            "<groupId>org.example</groupId><artifactId>thing_2.13</artifactId><version>1.2.3</version>"
+        ));
+        let error = project(&["org.example:thing".to_owned()]).unwrap_err();
+        assert!(
+            error.to_string().contains("group:artifact:version"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //! ready, asked for its version and stopped.
 //!
 //! In every text `{data}` is the instance's data folder, `{port:NAME}` one of its ports, and
-//! `{url}` its address. Unknown keys are errors.
+//! `{url}` its address; `{python}` and `{maven}` are the folders of what was installed from PyPI and from
+//! Maven. Unknown keys are errors.
 
 use crate::error::{Context, Error, Result};
 use serde::Deserialize;
@@ -34,6 +35,9 @@ pub struct Spec {
     pub install: Install,
     /// How it says which version it is.
     pub version: Version,
+    /// Files by name, written into the data folder before each start.
+    #[serde(default)]
+    pub files: BTreeMap<String, String>,
     /// Steps that run once, in order, when the data folder is new.
     #[serde(default)]
     pub init: Vec<Step>,
@@ -60,6 +64,10 @@ pub struct Install {
     /// `{python}` in the names of programs.
     #[serde(default)]
     pub pypi: Vec<String>,
+    /// Java archives as `group:artifact:version`; they and all they need go into one folder, which is
+    /// `{maven}` in arguments.
+    #[serde(default)]
+    pub maven: Vec<String>,
 }
 
 /// The version question.
@@ -189,15 +197,22 @@ impl Spec {
         Ok(spec)
     }
 
-    /// Puts the folder of the Python environment into the names of programs.
+    /// Puts the folders of what was installed into programs and arguments.
     #[must_use]
-    pub fn with_python(mut self, folder: &Path) -> Self {
-        let folder = folder.display().to_string();
+    pub fn with_folders(mut self, python: &Path, maven: &Path) -> Self {
+        let (python, maven) = (python.display().to_string(), maven.display().to_string());
         let steps = self.init.iter_mut().chain(&mut self.after_start);
         let steps = steps.chain(&mut self.ready.command);
-        let programs = steps.map(|step| &mut step.program);
-        for program in programs.chain([&mut self.version.program, &mut self.start.program]) {
-            *program = program.replace("{python}", &folder);
+        let steps = steps.chain([&mut self.start]);
+        let (mut programs, mut args) = (Vec::new(), Vec::new());
+        for step in steps {
+            programs.push(&mut step.program);
+            args.extend(&mut step.args);
+        }
+        programs.push(&mut self.version.program);
+        args.extend(&mut self.version.args);
+        for text in programs.into_iter().chain(args) {
+            *text = text.replace("{python}", &python).replace("{maven}", &maven);
         }
         self
     }
@@ -283,9 +298,17 @@ stop = { signal = "INT", within_s = 20 }
             "\"{python}/bin/serve\", args = [\"-D",
         );
         let spec = Spec::parse("example", &text).unwrap();
-        let spec = spec.with_python(Path::new("/env"));
+        let spec = spec.with_folders(Path::new("/env"), Path::new("/jars"));
         assert_eq!(spec.start.program, "/env/bin/serve");
         assert_eq!(spec.version.program, "postgres");
+    }
+
+    #[test]
+    fn java_archives_are_looked_for_in_the_folder_they_were_put_into() {
+        let text = FULL.replace("[\"--version\"]", "[\"-cp\", \"{maven}/*\", \"Main\"]");
+        let spec = Spec::parse("example", &text).unwrap();
+        let spec = spec.with_folders(Path::new("/env"), Path::new("/jars"));
+        assert_eq!(spec.version.args, ["-cp", "/jars/*", "Main"]);
     }
 
     #[test]

@@ -39,9 +39,11 @@ pub fn start(spec: &Spec, instance: &str, target: &Path) -> Result<State> {
             return Ok(state.clone());
         }
     }
-    let python = instance_folder(target, "").join(format!("python-{}", spec.name));
-    let spec = &spec.clone().with_python(&python);
-    install_missing(spec, &python)?;
+    let shared = instance_folder(target, "");
+    let python = shared.join(format!("python-{}", spec.name));
+    let maven = shared.join(maven_name(spec));
+    let spec = &spec.clone().with_folders(&python, &maven);
+    install_missing(spec, &python, &maven)?;
     let version = version(spec)?;
     let as_pinned = version.contains(&spec.version.pinned);
     if !as_pinned {
@@ -81,6 +83,12 @@ pub fn start(spec: &Spec, instance: &str, target: &Path) -> Result<State> {
     Ok(state)
 }
 
+/// The folder of a service's Java archives, named after which they are: another version is another folder.
+fn maven_name(spec: &Spec) -> String {
+    let which = blake3::hash(spec.install.maven.join("\n").as_bytes()).to_hex();
+    format!("maven-{}-{which:.12}", spec.name)
+}
+
 /// Where an instance's data lies: beside its state, unless it runs as another user. Such a server must
 /// be able to get there, and the target folder may lie in a home folder that only its owner enters.
 fn data_folder(spec: &Spec, instance: &str, target: &Path) -> Result<PathBuf> {
@@ -118,6 +126,11 @@ fn start_in(
             url: String::new(),
         };
         values.url = values.fill(&spec.url)?;
+        for (name, text) in &spec.files {
+            let path = data.join(name);
+            fs::write(&path, values.fill(text)?)
+                .context(|| format!("cannot write {}", path.display()))?;
+        }
         if fresh && starts == 1 {
             for step in &spec.init {
                 run_step(spec, step, &values, log)?;
@@ -191,7 +204,10 @@ fn lock(target: &Path) -> Result<File> {
     locked.context(|| format!("cannot lock {}", path.display()))
 }
 
-fn install_missing(spec: &Spec, python: &Path) -> Result<()> {
+fn install_missing(spec: &Spec, python: &Path, maven: &Path) -> Result<()> {
+    if !spec.install.maven.is_empty() && !maven.is_dir() {
+        system::install_maven(maven, &spec.install.debian, &spec.install.maven)?;
+    }
     let missing = || {
         spec.programs()
             .into_iter()
