@@ -11,6 +11,7 @@ use consign_testkit::conformance::{
     self, Access, Destination, Effect, Kind, Origin, Place, Product, Setup, Subjects,
 };
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -201,7 +202,14 @@ impl Origin for Tail {
         let lines = ids
             .iter()
             .map(|id| format!("{{\"id\": \"{id}\", \"n\": 1}}\n"));
-        fs::write(place.folder.join("logs/app.log"), lines.collect::<String>()).unwrap();
+        let path = place.folder.join("logs/app.log");
+        let mut file = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(path)
+            .unwrap();
+        file.write_all(lines.collect::<String>().as_bytes())
+            .unwrap();
     }
 
     /// The position is kept by the host, in the record that accepts the line.

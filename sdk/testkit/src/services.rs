@@ -97,6 +97,25 @@ impl PrivateService {
         down(&[&self.instance, "--keep", "--kill"])
     }
 
+    /// Sends its process a signal by name (`STOP`, `CONT`).
+    ///
+    /// # Errors
+    /// What the commands said.
+    pub fn signal(&self, name: &str) -> Result<(), String> {
+        let output = xtask(&["services", "status", &self.instance, "--json"])?;
+        let rows: serde_json::Value = serde_json::from_slice(&output.stdout)
+            .map_err(|error| format!("`services status` printed something unexpected: {error}"))?;
+        let id = rows.pointer("/0/pid/id").and_then(|id| id.as_u64());
+        let id = id.ok_or_else(|| format!("{} does not run", self.instance))?;
+        let status = Command::new("kill")
+            .args(["-s", name, &id.to_string()])
+            .status();
+        match status {
+            Ok(status) if status.success() => Ok(()),
+            _ => Err(format!("process {id} cannot be sent {name}")),
+        }
+    }
+
     /// Starts it again with the data and the ports it had. Returns when it is ready.
     ///
     /// # Errors

@@ -229,6 +229,10 @@ impl Origin for Consumed {
         Some(raw.acknowledged(&place.tag, "host").await)
     }
 
+    fn shared_by_hosts(&self) -> bool {
+        true
+    }
+
     async fn clean_up(&self, place: &Place) {
         Raw::connect(self.0.address)
             .await

@@ -102,19 +102,21 @@ impl Raw {
 
     /// Publishes into a stream and returns once it has stored them all.
     pub async fn publish_all(&mut self, stream: &str, subject: &str, payloads: &[String]) {
+        let before = self.stored_count(stream).await;
         for payload in payloads {
             let length = payload.len();
             self.say(&format!("PUB {subject} {length}\r\n{payload}\r\n"))
                 .await;
         }
         let until = tokio::time::Instant::now() + PATIENCE;
-        loop {
-            let info = self.api(&format!("STREAM.INFO.{stream}"), &json!({})).await;
-            if info["state"]["messages"].as_u64() == Some(payloads.len() as u64) {
-                return;
-            }
-            assert!(tokio::time::Instant::now() < until, "not stored: {info}");
+        while self.stored_count(stream).await < before + payloads.len() as u64 {
+            assert!(tokio::time::Instant::now() < until, "not stored");
         }
+    }
+
+    async fn stored_count(&mut self, stream: &str) -> u64 {
+        let info = self.api(&format!("STREAM.INFO.{stream}"), &json!({})).await;
+        info["state"]["messages"].as_u64().expect("a number")
     }
 
     /// How many messages of a stream its consumer has acknowledged; none before there is one.

@@ -121,6 +121,12 @@ pub trait Destination: Send + Sync {
     /// How it is reached.
     fn access(&self) -> Access;
 
+    /// Where the proxy has to listen: for a server that tells its clients where it is. None where any port
+    /// will do.
+    fn proxy_address(&self) -> Option<SocketAddr> {
+        None
+    }
+
     /// How long the destination recognises a repeat; none where that has no end or never begins.
     fn window(&self) -> Option<Duration> {
         None

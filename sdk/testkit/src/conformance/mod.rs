@@ -21,8 +21,10 @@ mod local;
 mod network;
 mod origin;
 mod parked;
+mod poison;
 mod report;
 mod run;
+mod shared;
 mod stage;
 
 pub use destination::{Access, Destination, Effect, Kind, Place, Product, Setup};
@@ -68,11 +70,17 @@ pub enum Scenario {
     KilledInProcess,
     /// Of a source: the host is asked to stop while messages come in.
     StoppedInProcess,
+    /// Of a source that several hosts share: another one joins, leaves and is killed while messages come in.
+    SharedAmongHosts,
+    /// Of a source that hands over again: one message cannot pass, and nobody says what to do about it.
+    PoisonHeld,
+    /// The same with the error handler that sets such a message aside.
+    PoisonIsolated,
 }
 
 impl Scenario {
     /// All of them, in the order of the table.
-    pub const ALL: [Scenario; 16] = [
+    pub const ALL: [Scenario; 19] = [
         Scenario::Clean,
         Scenario::CutBeforeRequest,
         Scenario::ReplySwallowed,
@@ -89,6 +97,9 @@ impl Scenario {
         Scenario::AcknowledgedAfterAcceptance,
         Scenario::KilledInProcess,
         Scenario::StoppedInProcess,
+        Scenario::SharedAmongHosts,
+        Scenario::PoisonHeld,
+        Scenario::PoisonIsolated,
     ];
 
     /// Its name on the command line and in records.
@@ -110,6 +121,9 @@ impl Scenario {
             Self::AcknowledgedAfterAcceptance => "acked_after_acceptance",
             Self::KilledInProcess => "killed_in_process",
             Self::StoppedInProcess => "stopped_in_process",
+            Self::SharedAmongHosts => "shared_among_hosts",
+            Self::PoisonHeld => "poison_held",
+            Self::PoisonIsolated => "poison_isolated",
         }
     }
 
@@ -165,6 +179,15 @@ impl Scenario {
             Self::StoppedInProcess => {
                 "The host is asked to stop with SIGTERM while messages come in, and started again."
             }
+            Self::SharedAmongHosts => {
+                "A second host joins while messages come in, is stopped, joins again and is killed with SIGKILL."
+            }
+            Self::PoisonHeld => {
+                "The destination refuses one message, which is sent directly and has no error handler; later it takes it."
+            }
+            Self::PoisonIsolated => {
+                "The destination refuses one message, which is sent directly, and its error handler sets it aside."
+            }
         }
     }
 
@@ -172,7 +195,12 @@ impl Scenario {
     pub fn is_of_source(self) -> bool {
         matches!(
             self,
-            Self::AcknowledgedAfterAcceptance | Self::KilledInProcess | Self::StoppedInProcess
+            Self::AcknowledgedAfterAcceptance
+                | Self::KilledInProcess
+                | Self::StoppedInProcess
+                | Self::SharedAmongHosts
+                | Self::PoisonHeld
+                | Self::PoisonIsolated
         )
     }
 

@@ -20,10 +20,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Messages that the host may hold at a time: the source's credit.
-const CREDIT: u64 = 64;
+pub(super) const CREDIT: u64 = 64;
 
 /// Messages offered while the destination is held: far more than its lane has room for.
-const MORE_THAN_FIT: usize = 1_000;
+pub(super) const MORE_THAN_FIT: usize = 1_000;
 
 /// Messages offered to a host that is killed or stopped.
 const MESSAGES: usize = 400;
@@ -32,7 +32,7 @@ const MESSAGES: usize = 400;
 const KILLS: usize = 3;
 
 /// How long a held host is watched.
-const WATCH: Duration = Duration::from_secs(3);
+pub(super) const WATCH: Duration = Duration::from_secs(3);
 
 /// One source operation in one configuration. Bodies are `{"id": "…", "n": 1}`.
 #[async_trait]
@@ -49,7 +49,12 @@ pub trait Origin: Send + Sync {
     /// Makes an empty source for this scenario and says how the host gets there (`order` is not used).
     async fn prepare(&self, place: &Place) -> Setup;
 
-    /// Offers messages, in order. Returns when they are there to be taken; a client that waits for an
+    /// Whether several hosts with this configuration share the messages.
+    fn shared_by_hosts(&self) -> bool {
+        false
+    }
+
+    /// Offers messages, in order, after those offered before. Returns when they are there to be taken; a client that waits for an
     /// answer to each goes on by itself, and repeats a message until it is taken.
     async fn offer(&self, place: &Place, ids: &[String]);
 
@@ -64,12 +69,27 @@ pub trait Origin: Send + Sync {
 }
 
 pub(super) struct SourceStage<'a> {
-    origin: &'a dyn Origin,
+    pub(super) origin: &'a dyn Origin,
     pub scenario: Scenario,
     pub place: Place,
-    host: Host,
-    ids: Vec<String>,
+    pub(super) host: Host,
+    /// Runs beside the other where hosts share the source.
+    pub(super) second: Option<Host>,
+    pub(super) ids: Vec<String>,
+    /// The message that the destination refuses, and is set aside.
+    pub(super) set_aside: Option<String>,
     _folder: tempfile::TempDir,
+}
+
+/// What of the configuration and the table is the scenario's own.
+fn of_scenario(scenario: Scenario) -> (&'static str, &'static str, &'static str) {
+    const REFUSES: &str = "CHECK (id NOT LIKE '%poison%')";
+    const DIRECT: &str = "delivery: direct\n            order: none";
+    match scenario {
+        Scenario::PoisonHeld => ("", DIRECT, REFUSES),
+        Scenario::PoisonIsolated => ("on_failure: { handler: isolate_poison }", DIRECT, REFUSES),
+        _ => ("", "batch: { max_writes: 8 }\n            quota: 64KiB", ""),
+    }
 }
 
 impl<'a> SourceStage<'a> {
@@ -91,42 +111,53 @@ impl<'a> SourceStage<'a> {
             address: None,
         };
         let setup = origin.prepare(&place).await;
+        let (on_failure, sent, refuses) = of_scenario(scenario);
         let config = format!(
             r#"
 connections:
   origin: {connection}
-  conformance_out: {{ connector: sqlite, config: {{ path: ./out.db, busy_timeout: 500ms }} }}
+  conformance_out: {{ connector: sqlite, config: {{ path: "{table}", busy_timeout: 500ms }} }}
 adapters:
   conformance:
     source: {{ connection: origin, operation: {operation}, config: {config} }}
     max_in_process: {CREDIT}
     routes:
       - name: all
+        {on_failure}
         send:
           - id: destination
             connection: conformance_out
             operation: sqlite.write
             config: {{ table: t, columns: {{ id: "{{{{ .body.id }}}}" }}, write_key_column: key }}
-            batch: {{ max_writes: 8 }}
             retry: {{ backoff: {{ initial: 50ms, max: 300ms }} }}
-            quota: 64KiB
+            {sent}
 "#,
+            table = place.folder.join("out.db").display(),
             connection = setup.connection,
             operation = origin.operation(),
             config = setup.config,
         );
         let more: Vec<&Path> = plugins.iter().map(PathBuf::as_path).collect();
+        let second = (scenario == Scenario::SharedAmongHosts).then(|| {
+            let folder = place.folder.join("second");
+            std::fs::create_dir(&folder).expect("a folder");
+            Host::with_plugins(&folder, &config, &more)
+        });
         let stage = Self {
             origin,
             scenario,
             host: Host::with_plugins(&place.folder, &config, &more),
+            second,
             place,
             ids: Vec::new(),
+            set_aside: None,
             _folder: folder,
         };
         stage
             .database()
-            .execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE t (id TEXT, key TEXT UNIQUE)")
+            .execute_batch(&format!(
+                "PRAGMA journal_mode = WAL; CREATE TABLE t (id TEXT {refuses}, key TEXT UNIQUE)"
+            ))
             .expect("a table");
         Ok(stage)
     }
@@ -137,16 +168,22 @@ adapters:
             Scenario::AcknowledgedAfterAcceptance => self.held_back().await?,
             Scenario::KilledInProcess => self.killed().await?,
             Scenario::StoppedInProcess => self.stopped().await?,
+            Scenario::SharedAmongHosts => self.shared().await?,
+            Scenario::PoisonHeld => self.poison_held().await?,
+            Scenario::PoisonIsolated => self.poison_isolated().await?,
             other => return Err(Failure::Broken(format!("{other} is not of a source"))),
         };
-        let ids = self.ids.iter().map(|id| (id.clone(), Allowed::ONE));
-        let expected: Vec<(String, Allowed)> = ids.collect();
+        let aside = |id: &String| self.set_aside.as_ref() == Some(id);
+        let ids = self.ids.iter().filter(|id| !aside(id));
+        let expected: Vec<(String, Allowed)> = ids.map(|id| (id.clone(), Allowed::ONE)).collect();
         let effects = self
             .count()
             .judge(&expected, Keys::Everywhere)
             .map_err(Failure::Contradicted)?;
-        if self.host.stop() != Some(0) {
-            return Err(Failure::Broken("the host did not stop cleanly".into()));
+        for host in std::iter::once(&mut self.host).chain(&mut self.second) {
+            if host.stop() != Some(0) {
+                return Err(Failure::Broken("the host did not stop cleanly".into()));
+            }
         }
         Ok(Verdict::Kept {
             effects,
@@ -258,15 +295,17 @@ adapters:
         ))
     }
 
-    async fn offer(&mut self, count: usize) {
+    pub(super) async fn offer(&mut self, count: usize) {
+        let first = self.ids.len();
         // Closed with a letter, so that no id is the beginning of another.
-        let ids = (0..count).map(|n| format!("{}-m{n}z", self.place.tag));
-        self.ids = ids.collect();
-        self.origin.offer(&self.place, &self.ids).await;
+        let ids = (first..first + count).map(|n| format!("{}-m{n}z", self.place.tag));
+        let ids: Vec<String> = ids.collect();
+        self.origin.offer(&self.place, &ids).await;
+        self.ids.extend(ids);
     }
 
     /// Waits until so many rows are there.
-    async fn rows(&self, count: usize) -> Result<()> {
+    pub(super) async fn rows(&self, count: usize) -> Result<()> {
         let (mut from, mut last) = (Instant::now(), 0);
         loop {
             let rows = self.count().total();
@@ -286,7 +325,7 @@ adapters:
     }
 
     /// Waits until every message has arrived and no write is pending.
-    async fn complete(&self) -> Result<()> {
+    pub(super) async fn complete(&self) -> Result<()> {
         self.rows(self.ids.len()).await?;
         self.host
             .until("no write pending", |status| {
@@ -297,7 +336,7 @@ adapters:
     }
 
     /// Waits until the other side regards every message as settled.
-    async fn all_settled(&self) -> Result<()> {
+    pub(super) async fn all_settled(&self) -> Result<()> {
         let from = Instant::now();
         loop {
             match self.origin.settled(&self.place).await {
@@ -314,18 +353,18 @@ adapters:
         }
     }
 
-    fn path(&self) -> PathBuf {
+    pub(super) fn path(&self) -> PathBuf {
         self.place.folder.join("out.db")
     }
 
-    fn database(&self) -> Connection {
+    pub(super) fn database(&self) -> Connection {
         let db = Connection::open(self.path()).expect("the database");
         db.busy_timeout(PATIENCE).expect("a timeout");
         db
     }
 
     /// The rows, read by a reader that can do nothing else.
-    fn count(&self) -> Count {
+    pub(super) fn count(&self) -> Count {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY;
         let db = Connection::open_with_flags(self.path(), flags).expect("the database");
         db.busy_timeout(PATIENCE).expect("a timeout");
@@ -357,7 +396,7 @@ adapters:
 }
 
 /// Messages that the host has taken charge of since it started.
-fn accepted(adapter: &Value) -> u64 {
+pub(super) fn accepted(adapter: &Value) -> u64 {
     ["accepted", "repeat"]
         .iter()
         .filter_map(|name| adapter["outcomes"][name].as_u64())

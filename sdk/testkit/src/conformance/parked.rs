@@ -146,7 +146,7 @@ fn send_again(host: &Host) -> Result<()> {
 }
 
 /// What a person types.
-fn failed(host: &Host, args: &[&str]) -> Result<Value> {
+pub(super) fn failed(host: &Host, args: &[&str]) -> Result<Value> {
     let output = Command::new(&host::built().consign)
         .arg("failed")
         .args(args)

@@ -213,17 +213,9 @@ pub async fn run_source(
     let from = Instant::now();
     let (operation, case) = (origin.operation(), origin.case());
     let saved = saved_folder().join(format!("{operation}-{case}-{scenario}"));
-    let verdict = match SourceStage::set_up(origin, scenario, plugins).await {
-        Ok(mut stage) => {
-            let place = stage.place.clone();
-            let verdict = guarded(stage.run()).await;
-            if verdict.is_err() {
-                stage.save(&saved);
-            }
-            drop(stage);
-            origin.clean_up(&place).await;
-            verdict
-        }
+    let verdict = match not_of_source(origin, scenario, plugins) {
+        Ok(Some(why)) => Ok(Verdict::NotRun(format!("does not apply: {why}"))),
+        Ok(None) => on_source_stage(origin, scenario, plugins, &saved).await,
         Err(failure) => Err(failure),
     };
     let verdict = verdict.unwrap_or_else(|failure| Verdict::Failed {
@@ -238,6 +230,46 @@ pub async fn run_source(
         scenario,
         verdict,
         seconds: from.elapsed().as_secs_f64(),
+    }
+}
+
+/// Why a scenario says nothing about a source, where it does not.
+fn not_of_source(
+    origin: &dyn Origin,
+    scenario: Scenario,
+    plugins: &[PathBuf],
+) -> Result<Option<&'static str>> {
+    Ok(match scenario {
+        Scenario::SharedAmongHosts if !origin.shared_by_hosts() => {
+            Some("hosts do not share the source")
+        }
+        Scenario::PoisonHeld | Scenario::PoisonIsolated => {
+            let declared = declaration(origin.operation(), plugins)?;
+            let session = declared["source"]["delivery"] == "session_based";
+            session.then_some("the source hands nothing over again")
+        }
+        _ => None,
+    })
+}
+
+async fn on_source_stage(
+    origin: &dyn Origin,
+    scenario: Scenario,
+    plugins: &[PathBuf],
+    saved: &Path,
+) -> Result<Verdict> {
+    match SourceStage::set_up(origin, scenario, plugins).await {
+        Ok(mut stage) => {
+            let place = stage.place.clone();
+            let verdict = guarded(stage.run()).await;
+            if verdict.is_err() {
+                stage.save(saved);
+            }
+            drop(stage);
+            origin.clean_up(&place).await;
+            verdict
+        }
+        Err(failure) => Err(failure),
     }
 }
 

@@ -54,7 +54,10 @@ impl<'a> Stage<'a> {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let proxy = match destination.access() {
             Access::Network { server, .. } => {
-                Some(Proxy::start(server).await.expect("a free port"))
+                let any = (std::net::Ipv4Addr::LOCALHOST, 0).into();
+                let address = destination.proxy_address().unwrap_or(any);
+                let proxy = Proxy::start_at(address, server).await;
+                Some(proxy.expect("the proxy's port is free"))
             }
             Access::Local => None,
         };

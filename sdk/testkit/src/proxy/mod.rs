@@ -130,7 +130,16 @@ impl Proxy {
     /// # Errors
     /// No port could be bound.
     pub async fn start(upstream: SocketAddr) -> std::io::Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        Self::start_at((Ipv4Addr::LOCALHOST, 0).into(), upstream).await
+    }
+
+    /// The same on a port of its own choosing: for a server that tells its clients where it is, and says
+    /// that it is there.
+    ///
+    /// # Errors
+    /// The port could not be bound.
+    pub async fn start_at(address: SocketAddr, upstream: SocketAddr) -> std::io::Result<Self> {
+        let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             upstream,
