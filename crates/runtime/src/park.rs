@@ -161,8 +161,8 @@ impl Parker {
         Ok(())
     }
 
-    /// Puts a record into the ledger, and its event with it. A full ledger is waited for. From before it can be seen it counts
-    /// as settling, until its lane has noted durably that the write left.
+    /// Puts a record into the ledger, and its event with it. A full ledger is waited for. From before it
+    /// can be seen it counts as settling, until its lane has noted durably that the write left.
     async fn keep_settling(&self, record: NewFailed, event: Event) -> Result<i64, String> {
         let event = self.events.redacted(event);
         let id = loop {
