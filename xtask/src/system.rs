@@ -49,6 +49,33 @@ fn has_library(name: &str) -> bool {
         .is_ok_and(|status| status.success())
 }
 
+/// Debian's compiler beside rustup's, for plugins that another compiler built.
+const SECOND_COMPILER: (&str, &str) = ("/usr/bin/rustc", "rustc-web");
+
+/// Makes sure that there is a second compiler: where it is, or `None` where it cannot be had, which is said.
+///
+/// # Errors
+/// It cannot be had and this is CI.
+pub fn ensure_second_compiler() -> Result<Option<PathBuf>> {
+    let (path, package) = SECOND_COMPILER;
+    if !is_executable(Path::new(path)) {
+        match install(&[package.to_owned()]) {
+            Ok(()) => {}
+            Err(Error::Failed(why)) if !in_ci() => {
+                eprintln!("SKIPPED Debian's compiler: {why}");
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Some(PathBuf::from(path)))
+}
+
+/// Whether what cannot be had fails the run instead of being skipped.
+pub fn in_ci() -> bool {
+    std::env::var("CI").is_ok_and(|value| value == "true")
+}
+
 /// Finds a program on PATH or in the given extra folders, where one `*` stands for any folder name.
 pub fn find_program(name: &str, extra: &[String]) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -6,6 +6,7 @@ use crate::services::{self, Started};
 use crate::workspace::{Profile, Workspace, cargo_command, run};
 use crate::{generated, system};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::Command;
 
 /// Installs what is missing, starts the services, builds host and plugins, runs the tests of the whole
@@ -13,11 +14,12 @@ use std::process::Command;
 /// stale file. The services that were started here are stopped again, whatever the tests came to.
 pub fn test(workspace: &Workspace, extra: &[String]) -> Result<()> {
     system::ensure_build_needs()?;
+    let compiler = system::ensure_second_compiler()?;
     let running = services::State::instances(&workspace.target);
     let started = services::up(workspace, &[], None)?;
     let mut results = vec![build_workspace(workspace)];
     if results.iter().all(Result::is_ok) {
-        results.push(run_tests(workspace, &started, extra));
+        results.push(run_tests(workspace, &started, compiler.as_deref(), extra));
         results.push(generated::bring_up_to_date(workspace, true));
     }
     let ours: Vec<String> = started
@@ -56,6 +58,7 @@ pub fn soak(workspace: &Workspace, minutes: u64, seed: u64) -> Result<()> {
 fn run_tests(
     workspace: &Workspace,
     started: &BTreeMap<String, Started>,
+    compiler: Option<&Path>,
     extra: &[String],
 ) -> Result<()> {
     let mut command = cargo_command();
@@ -64,6 +67,9 @@ fn run_tests(
         .args(["test", "--workspace", "--no-fail-fast"])
         .args(extra);
     set_environment(workspace, started, &mut command)?;
+    if let Some(compiler) = compiler {
+        command.env("CONSIGN_SECOND_RUSTC", compiler);
+    }
     run(&mut command)
 }
 

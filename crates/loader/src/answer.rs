@@ -1,6 +1,7 @@
 //! What became of a submitted batch.
 
 use crate::registry::{Completion, REGISTRY};
+use crate::text::said;
 use consign_abi::{Advice, Applied, OutcomeRow, Reply, Scope, Span, Status, flags};
 
 /// What became of one write.
@@ -39,11 +40,7 @@ impl Outcome {
         let known = Applied::is_known(row.applied)
             && Scope::is_known(row.scope)
             && Advice::is_known(row.advice);
-        let text = |span: Span| {
-            span.of(arena)
-                .map(|bytes| String::from_utf8_lossy(bytes).into_owned())
-                .unwrap_or_default()
-        };
+        let text = |span: Span| span.of(arena).map(said).unwrap_or_default();
         // A row with any code from the future is read as a whole as the cautious one: a known
         // "yes" beside an unknown advice may not mean what it meant.
         let (applied, scope, advice) = if known {
@@ -138,7 +135,7 @@ impl Answer {
                 "the request was dropped at its deadline or because the host cancelled it",
             ),
             Status::Panicked => {
-                let text = String::from_utf8_lossy(&reply.bytes);
+                let text = said(&reply.bytes);
                 Self::unknown(AnswerEnd::Panicked, writes, "plugin_panicked", &text)
             }
             Status::NoSuchHandle => Self::not_sent(writes),

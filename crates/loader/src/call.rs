@@ -1,6 +1,7 @@
 //! Control calls: one completion each, bounded on the host's side too.
 
 use crate::registry::{Completion, REGISTRY};
+use crate::text::shortened;
 use consign_abi::{Call, FailureKind, PluginRef, Reply, Status, json};
 use std::fmt;
 use std::time::Duration;
@@ -51,8 +52,8 @@ impl Failure {
                     panicked,
                     ..Self::new(
                         FailureKind::from_code(failure.kind),
-                        failure.code,
-                        failure.message,
+                        shortened(failure.code),
+                        shortened(failure.message),
                     )
                 }
             }

@@ -3,14 +3,15 @@
 use crate::inspect::PluginFile;
 use crate::refusal::Refusal;
 use consign_manifest::{
-    MANIFEST_FORMAT, Manifest, OperationDeclaration, OperationManifest, coherence,
+    MANIFEST_FORMAT, Manifest, OperationDeclaration, OperationManifest, PluginKind, coherence,
 };
+use serde::Deserialize as _;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
 /// Reads and checks a manifest.
 pub(crate) fn manifest(file: &PluginFile, bytes: &[u8]) -> Result<Manifest, Vec<Refusal>> {
-    let value: Value = serde_json::from_slice(bytes).unwrap_or_default();
+    let mut value: Value = serde_json::from_slice(bytes).unwrap_or_default();
     let format = value.get("format").and_then(Value::as_u64);
     if format.is_some_and(|format| format > u64::from(MANIFEST_FORMAT)) {
         return Err(vec![Refusal::new(
@@ -23,6 +24,7 @@ pub(crate) fn manifest(file: &PluginFile, bytes: &[u8]) -> Result<Manifest, Vec<
             ),
         )]);
     }
+    let later = leave_out_later_kinds(&mut value);
     let manifest: Manifest = serde_json::from_value(value).map_err(|error| {
         vec![Refusal::new(
             "manifest_unreadable",
@@ -32,7 +34,7 @@ pub(crate) fn manifest(file: &PluginFile, bytes: &[u8]) -> Result<Manifest, Vec<
             ),
         )]
     })?;
-    let faults = faults(file, &manifest);
+    let faults = faults(file, &manifest, &later);
     if faults.is_empty() {
         return Ok(manifest);
     }
@@ -43,8 +45,27 @@ pub(crate) fn manifest(file: &PluginFile, bytes: &[u8]) -> Result<Manifest, Vec<
         .collect())
 }
 
+/// Functions of a kind that a later SDK has and this host does not: a plugin loads without them, and a
+/// configuration that uses one is told that there is none. Gives their names.
+fn leave_out_later_kinds(manifest: &mut Value) -> Vec<String> {
+    let Some(functions) = manifest.get_mut("functions").and_then(Value::as_array_mut) else {
+        return Vec::new();
+    };
+    let mut left_out = Vec::new();
+    functions.retain(|function| {
+        let kind = function.get("kind").filter(|kind| kind.is_string());
+        let is_known = kind.is_none_or(|kind| PluginKind::deserialize(kind).is_ok());
+        if !is_known {
+            let name = function.get("name").and_then(Value::as_str);
+            left_out.extend(name.map(str::to_owned));
+        }
+        is_known
+    });
+    left_out
+}
+
 /// Each fault as a clause with both sides.
-fn faults(file: &PluginFile, manifest: &Manifest) -> Vec<String> {
+fn faults(file: &PluginFile, manifest: &Manifest, later: &[String]) -> Vec<String> {
     let mut faults = Vec::new();
     let mut names = BTreeSet::new();
     let mut ids = BTreeSet::new();
@@ -75,8 +96,22 @@ fn faults(file: &PluginFile, manifest: &Manifest) -> Vec<String> {
             faults.extend(operation_faults(name, operation));
         }
     }
+    let mut functions = BTreeSet::new();
     for function in &manifest.functions {
         names.insert(function.name.as_str());
+        let kind = kind_word(function.kind);
+        if !functions.insert((kind, function.name.as_str())) {
+            faults.push(format!(
+                "{kind} {} is there twice and a name stands for one",
+                function.name
+            ));
+        }
+        if !function.config_schema.is_object() {
+            faults.push(format!(
+                "{kind} {} has no config schema and the host checks every config against one",
+                function.name
+            ));
+        }
         if !is_snake_case(&function.name) {
             faults.push(format!(
                 "function {:?} is not snake_case and every function's name is",
@@ -85,7 +120,7 @@ fn faults(file: &PluginFile, manifest: &Manifest) -> Vec<String> {
         }
     }
     for provided in &file.note.provides {
-        if !names.contains(provided.as_str()) {
+        if !names.contains(provided.as_str()) && !later.contains(provided) {
             let has: Vec<&str> = names.iter().copied().collect();
             faults.push(format!(
                 "its note provides {provided} and its manifest has {}; write the names into `export_plugin!(plugin, provides = \"…\")`",
@@ -128,6 +163,15 @@ fn operation_faults(connector: &str, operation: &OperationManifest) -> Vec<Strin
             .map(|fault| format!("the declaration of {id} does not hold together ({fault})")),
     );
     faults
+}
+
+fn kind_word(kind: PluginKind) -> &'static str {
+    match kind {
+        PluginKind::Processor => "processor",
+        PluginKind::Transform => "transform",
+        PluginKind::ErrorHandler => "error handler",
+        PluginKind::Source | PluginKind::Sink => "function",
+    }
 }
 
 fn is_snake_case(name: &str) -> bool {

@@ -4,6 +4,7 @@ use crate::call::{self, Failure};
 use crate::connection::json_bytes;
 use crate::plugins::Loaded;
 use crate::registry::REGISTRY;
+use crate::text::said;
 use consign_abi::json::{self, Names};
 use consign_abi::{
     Applied, Call, HeaderRow, MessageBatch, MessageRow, PluginRef, Reply, Span, flags,
@@ -162,25 +163,26 @@ impl FunctionHandle {
             .iter()
             .zip(reply.messages.rows.iter())
             .map(|(outcome, row)| {
-                let text = |span: Span| span.text(&reply.bytes).unwrap_or_default().to_owned();
-                if Applied::from_code(outcome.applied) == Applied::Yes {
-                    FunctionAnswer::Changed(decode(&reply.messages, row))
-                } else {
-                    FunctionAnswer::Failed {
+                let text = |span: Span| span.of(&reply.bytes).map(said).unwrap_or_default();
+                if Applied::from_code(outcome.applied) != Applied::Yes {
+                    return FunctionAnswer::Failed {
                         code: text(outcome.code),
                         message: text(outcome.message),
-                    }
+                    };
                 }
+                decode(&reply.messages, row).map_or_else(unreadable, FunctionAnswer::Changed)
             })
             .collect();
-        if answers.len() == messages.len() {
+        let all = [reply.outcomes.len(), reply.messages.rows.len()];
+        if all.iter().all(|count| *count == messages.len()) {
             return Ok(answers);
         }
         REGISTRY.count_garbage();
         let message = format!(
-            "the function answered {} of {} messages",
-            answers.len(),
-            messages.len()
+            "the function was given {} messages and answered with {} outcomes and {} messages",
+            messages.len(),
+            reply.outcomes.len(),
+            reply.messages.rows.len()
         );
         Err(Failure::other("sdk_outcome_count", message))
     }
@@ -206,8 +208,15 @@ impl FunctionHandle {
             REGISTRY.count_garbage();
             Failure::other("bad_reply", "the error handler gave no decision")
         })?;
-        let diverted = reply.messages.rows.first();
-        Ok((decision, diverted.map(|row| decode(&reply.messages, row))))
+        let Some(row) = reply.messages.rows.first() else {
+            return Ok((decision, None));
+        };
+        let Some(diverted) = decode(&reply.messages, row) else {
+            REGISTRY.count_garbage();
+            let message = "the message that the error handler diverts can't be read";
+            return Err(Failure::other("bad_reply", message));
+        };
+        Ok((decision, Some(diverted)))
     }
 
     /// Closes it.
@@ -226,6 +235,16 @@ impl FunctionHandle {
         call::call(plugin, self.inner.generation, deadline, send)
             .await
             .map(|_| ())
+    }
+}
+
+/// A message that came back in pieces, or without a body because it has more than 4 GiB.
+fn unreadable() -> FunctionAnswer {
+    REGISTRY.count_garbage();
+    FunctionAnswer::Failed {
+        code: "sdk_bad_reply".to_owned(),
+        message: "the message that the function gave back can't be read, or is larger than 4 GiB"
+            .to_owned(),
     }
 }
 
@@ -272,21 +291,24 @@ fn encode(messages: &[FunctionMessage]) -> MessageBatch {
     batch
 }
 
-fn decode(batch: &MessageBatch, row: &MessageRow) -> FunctionMessage {
+/// `None` where not all of it can be read: half a message is never taken for one.
+fn decode(batch: &MessageBatch, row: &MessageRow) -> Option<FunctionMessage> {
+    let bytes = |span: Span| span.of(&batch.arena).map(<[u8]>::to_vec);
     let text = |span: Span| span.text(&batch.arena).map(str::to_owned);
-    let bytes = |span: Span| span.of(&batch.arena).unwrap_or_default().to_vec();
-    FunctionMessage {
-        body: bytes(row.body),
-        headers: row
-            .headers
-            .of(&batch.headers)
-            .unwrap_or_default()
-            .iter()
-            .filter_map(|h| Some((text(h.name)?, bytes(h.value))))
-            .collect(),
-        content_type: text(row.content_type),
-        routing_key: text(row.routing_key),
+    // Absent is nothing; present must be readable.
+    let optional = |span: Span| match span.is_present() {
+        true => text(span).map(Some),
+        false => Some(None),
+    };
+    let headers = row.headers.of(&batch.headers)?.iter();
+    Some(FunctionMessage {
+        body: bytes(row.body)?,
+        headers: headers
+            .map(|header| Some((text(header.name)?, bytes(header.value)?)))
+            .collect::<Option<_>>()?,
+        content_type: optional(row.content_type)?,
+        routing_key: optional(row.routing_key)?,
         time_unix_ms: row.time_unix_ms,
         source_json: None,
-    }
+    })
 }

@@ -103,7 +103,7 @@ fn dlopen(copy: &Path, file: &PluginFile) -> Result<PluginRef, Refusal> {
     let library = unsafe { Library::open(Some(copy), RTLD_NOW | RTLD_LOCAL) };
     // Never unloaded: threads, thread locals and vtables of the plugin live as long as the process.
     let library = ManuallyDrop::new(library.map_err(|error| {
-        let text = error.to_string();
+        let text = with_cause(&error);
         Refusal::new(
             "dlopen_failed",
             &file.path,
@@ -124,6 +124,14 @@ fn dlopen(copy: &Path, file: &PluginFile) -> Result<PluginRef, Refusal> {
         }
     };
     root.map_err(|error| refuse_root(file, error))
+}
+
+/// The linker's own words stand in the cause.
+fn with_cause(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(cause) => cause.to_string(),
+        None => error.to_string(),
+    }
 }
 
 fn refuse_root(file: &PluginFile, error: RootError) -> Refusal {

@@ -203,11 +203,81 @@ fn plugins_that_fail_or_lie_while_they_load() {
         "twice",
         "other_name",
         "no_schema",
+        "function_twice",
+        "function_schema",
+        "function_name",
     ] {
         let path = raw(cases.folder.path(), lie);
         cases.add(lie, &path);
     }
     insta::assert_snapshot!(cases.report);
+}
+
+#[test]
+fn what_the_system_refuses_is_said_with_its_words() {
+    let mut report = String::new();
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let path = at.join("libzoo.so");
+    // Other bytes than any other test's, or the process would have it loaded already.
+    patched(
+        &library("zoo"),
+        &path,
+        &[("libgcc_s.so.1\0", "libgcc_x.so.1\0")],
+    );
+    let options = |cache: &str| LoadOptions {
+        folders: vec![path.clone()],
+        cache_dir: Some(at.join(cache)),
+        ..LoadOptions::default()
+    };
+    fs::write(at.join("file"), "").unwrap();
+    let said = load_error(&options("file"), at);
+    report += &format!("no folder to load from\n{said}\n\n");
+    let said = load_error(&options("cache"), at);
+    report += &format!("a library it needs\n{said}\n");
+    insta::assert_snapshot!(report);
+}
+
+#[test]
+fn a_plugin_that_describes_itself_at_length_is_only_long() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, manifest) = verify_file(&raw(folder.path(), "describe_huge")).unwrap();
+    assert_eq!(manifest.connectors[0].description.len(), 8 << 20);
+}
+
+/// A code without its sentence in a snapshot is one that nobody has read.
+#[test]
+fn every_refusal_has_its_text_in_a_snapshot() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let files = |folder: &str| -> Vec<String> {
+        let entries = fs::read_dir(root.join(folder)).unwrap();
+        let paths = entries.map(|entry| entry.unwrap().path());
+        paths
+            .filter(|path| path.is_file())
+            .map(|path| fs::read_to_string(path).unwrap())
+            .collect()
+    };
+    let snapshots = files("tests/snapshots").join("\n");
+    let mut codes = Vec::new();
+    for source in files("src") {
+        for rest in source.split("Refusal::new(").skip(1) {
+            let argument = rest.trim_start();
+            let code = match argument.strip_prefix('"') {
+                Some(literal) => literal.split('"').next().unwrap().to_owned(),
+                // Of the root: listed where its code is chosen.
+                None => continue,
+            };
+            codes.push(code);
+        }
+    }
+    codes.extend(["bad_root", "layout", "init_failed"].map(str::to_owned));
+    assert!(codes.len() > 20, "{codes:?}");
+    for code in codes {
+        assert!(
+            snapshots.contains(&format!("[{code}] ")),
+            "no snapshot has the text of {code}"
+        );
+    }
 }
 
 #[test]
@@ -225,8 +295,13 @@ fn a_root_that_is_no_root_is_refused_by_its_header() {
 }
 
 fn load_error(options: &LoadOptions, folder: &Path) -> String {
-    let text = Plugins::load(options).unwrap_err().to_string();
-    tidy(&text, &folder.join("x"))
+    let error = Plugins::load(options).unwrap_err();
+    let lines: Vec<String> = error
+        .refusals()
+        .iter()
+        .map(|refusal| format!("[{}] {refusal}", refusal.code))
+        .collect();
+    tidy(&lines.join("\n"), &folder.join("x"))
 }
 
 #[test]
@@ -305,7 +380,10 @@ fn the_lock_pins_names_and_digests() {
     fs::write(&lock, "# nothing\n\n").unwrap();
     report += &format!("not in the lock\n{}\n\n", said(&options));
     fs::write(&lock, "\nzoo is fine\n").unwrap();
-    report += &format!("a line that is none\n{}\n", said(&options));
+    report += &format!("a line that is none\n{}\n\n", said(&options));
+    fs::remove_file(&lock).unwrap();
+    fs::create_dir(&lock).unwrap();
+    report += &format!("a folder\n{}\n", said(&options));
     insta::assert_snapshot!(report);
 }
 

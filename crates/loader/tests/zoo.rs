@@ -13,9 +13,11 @@ mod common;
 use common::{library, raw};
 use consign_loader::{
     Advice, Answer, AnswerEnd, Applied, BatchBuilder, Connection, FailureKind, FunctionAnswer,
-    FunctionMessage, LoadOptions, Manifest, Names, OpenConnection, OpenFunction, Plugins,
-    ResolveRequest, ResolvedOperation, Scope, SinkHandle, WriteBatch, WriteParts,
+    FunctionHandle, FunctionMessage, LoadOptions, Manifest, Names, OpenConnection, OpenFunction,
+    Plugins, ResolveRequest, ResolvedOperation, Scope, SinkHandle, TEXT_MAX_BYTES, WriteBatch,
+    WriteParts,
 };
+use consign_manifest::PluginKind;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -656,6 +658,136 @@ async fn functions_change_fail_and_panic_apart() {
         .await
         .unwrap_err();
     assert!(failure.panicked);
+}
+
+async fn raw_function(kind: PluginKind, act: &str) -> FunctionHandle {
+    let open = OpenFunction {
+        kind,
+        name: "zoo_raw".into(),
+        config: json!({ "act": act }),
+        names: names(),
+    };
+    zoo().open_function(open, SOON).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_of_functions_that_make_no_sense_are_failures_and_never_a_message() {
+    let message = FunctionMessage {
+        body: b"abc".to_vec(),
+        ..FunctionMessage::default()
+    };
+    let two = [message.clone(), message.clone()];
+    for act in ["too_few", "too_many", "without_messages", ""] {
+        let before = zoo().counts().garbage;
+        let answer = raw_function(PluginKind::Processor, act)
+            .await
+            .process(&two, SOON)
+            .await;
+        assert_eq!(answer.unwrap_err().code, "sdk_outcome_count", "{act}");
+        assert!(zoo().counts().garbage > before, "{act} is counted");
+    }
+    let answer = raw_function(PluginKind::Processor, "failed")
+        .await
+        .process(&two, SOON)
+        .await;
+    assert!(answer.is_err());
+    for act in ["bad_spans", "unknown_codes"] {
+        let answers = raw_function(PluginKind::Processor, act)
+            .await
+            .process(&two, SOON)
+            .await
+            .unwrap();
+        assert!(
+            answers
+                .iter()
+                .all(|answer| matches!(answer, FunctionAnswer::Failed { .. })),
+            "{act}: a message of which nothing can be read is no answer: {answers:?}"
+        );
+    }
+    let report = json!({});
+    for act in ["not_json", "not_a_list", ""] {
+        let answer = raw_function(PluginKind::ErrorHandler, act)
+            .await
+            .decide(&report, &message, SOON)
+            .await;
+        assert_eq!(answer.unwrap_err().code, "bad_reply", "{act}");
+    }
+    // What a later handler may say is the host's to judge: it does not know it, and parks.
+    let answer = raw_function(PluginKind::ErrorHandler, "from_the_future")
+        .await
+        .decide(&report, &message, SOON)
+        .await;
+    assert_eq!(answer.unwrap().0, json!({ "teleport": { "to": "mars" } }));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn functions_that_cannot_be_opened_answer_too_much_or_hang_harm_nobody() {
+    let open = |kind, name: &str, act: serde_json::Value| OpenFunction {
+        kind,
+        name: name.to_owned(),
+        config: if act.is_null() {
+            json!({})
+        } else {
+            json!({ "open": act })
+        },
+        names: names(),
+    };
+    let upper = |act| open(PluginKind::Processor, "zoo_upper", act);
+    let code = async |act, deadline| {
+        let opened = zoo().open_function(upper(act), deadline).await;
+        opened.map(drop).unwrap_err().code
+    };
+    assert_eq!(code(json!("panic"), SOON).await, "plugin_panicked");
+    assert_eq!(code(json!("down"), SOON).await, "zoo_down");
+    assert_eq!(
+        code(json!("hang"), Duration::from_millis(200)).await,
+        "deadline"
+    );
+    let function = zoo().open_function(upper(json!(null)), SOON).await.unwrap();
+    let message = |body: &str| FunctionMessage {
+        body: body.into(),
+        ..FunctionMessage::default()
+    };
+    let answers = function
+        .process(&[message("huge"), message("talks")], SOON)
+        .await
+        .unwrap();
+    let FunctionAnswer::Changed(changed) = &answers[0] else {
+        panic!("a body of 40 MiB crosses whole");
+    };
+    assert_eq!(changed.body.len(), 40 << 20);
+    let FunctionAnswer::Failed {
+        code,
+        message: said,
+    } = &answers[1]
+    else {
+        panic!("it failed");
+    };
+    assert_eq!(code, "talks");
+    assert!(
+        said.len() < 2 * TEXT_MAX_BYTES && said.contains("bytes)"),
+        "{} bytes",
+        said.len()
+    );
+
+    let decide = open(PluginKind::ErrorHandler, "zoo_decide", json!(null));
+    let handler = zoo().open_function(decide, SOON).await.unwrap();
+    let report = |code: &str| json!({ "code": code, "divert": ["a/r/other"] });
+    let hung = handler
+        .decide(&report("hang"), &message("x"), Duration::from_millis(200))
+        .await;
+    assert_eq!(hung.unwrap_err().code, "deadline");
+    let (_, fat) = handler
+        .decide(&report("fat"), &message("x"), SOON)
+        .await
+        .unwrap();
+    assert_eq!(fat.unwrap().body.len(), 40 << 20);
+    // It still answers after all of that.
+    let (decision, _) = handler
+        .decide(&report("refused"), &message("x"), SOON)
+        .await
+        .unwrap();
+    assert!(decision["park"].is_object(), "{decision}");
 }
 
 #[test]

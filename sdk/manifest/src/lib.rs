@@ -6,12 +6,16 @@
 //! * [`SinkDeclaration`], [`SourceDeclaration`]: level one of a promise.
 //! * [`Resolved`], [`ResolvedSource`]: level two, for one configuration.
 //! * [`Inspection`]: level three, from the live destination.
-//! * [`coherence`]: the rules a declaration must keep to be loaded at all; [`lint`]: what readers miss.
+//! * [`coherence`]: the rules a declaration must keep to be loaded at all; [`lint`]: what readers miss;
+//!   [`needs`]: the oldest host.
+
+#![deny(missing_docs)]
 
 pub mod coherence;
 mod declaration;
 pub mod lint;
 mod manifest;
+pub mod needs;
 mod resolved;
 
 pub use declaration::{

@@ -13,6 +13,7 @@ mod start;
 mod state;
 
 use crate::error::{Error, Result, failed};
+use crate::system;
 use crate::workspace::Workspace;
 use clap::Subcommand;
 pub use process::Pid;
@@ -96,14 +97,13 @@ pub fn up(
     } else {
         names.to_vec()
     };
-    let in_ci = std::env::var("CI").is_ok_and(|value| value == "true");
     let mut all = BTreeMap::new();
     for name in names {
         let spec = Spec::read(&workspace.root, &name)?;
         let instance = instance.unwrap_or(&name);
         let started = match start::start(&spec, instance, &workspace.target) {
             Ok(state) => Started::Running(Box::new(state)),
-            Err(Error::Failed(reason)) if !in_ci => {
+            Err(Error::Failed(reason)) if !system::in_ci() => {
                 eprintln!("SKIPPED {name}: {reason}");
                 Started::Skipped(reason)
             }

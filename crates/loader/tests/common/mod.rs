@@ -1,6 +1,8 @@
 //! Finding the zoo's libraries, and changed copies of them.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod variant;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Once;

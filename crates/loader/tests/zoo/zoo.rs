@@ -15,7 +15,7 @@ mod sources;
 
 use consign_plugin::prelude::*;
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What one step of the zoo does.
@@ -131,20 +131,37 @@ pub fn note(file: Option<&Path>, line: &str) {
 #[serde(deny_unknown_fields)]
 struct NoConfig {}
 
-/// Turns the body to upper case; fails on `bad`, panics on `panic`, hangs on `hang`.
-struct Upper;
+/// Turns the body to upper case; misbehaves as the body says, see [`change`].
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+struct UpperConfig {
+    /// What opening does.
+    open: Act,
+    /// A line for each call goes there.
+    calls: Option<PathBuf>,
+}
+
+struct Upper {
+    config: UpperConfig,
+}
 
 #[async_trait]
 impl Processor for Upper {
-    type Config = NoConfig;
+    type Config = UpperConfig;
     const NAME: &'static str = "zoo_upper";
     const TITLE: &'static str = "Upper case";
 
-    async fn open(_: NoConfig, _: &FunctionContext) -> Result<Self, Failure> {
-        Ok(Self)
+    async fn open(config: UpperConfig, _: &FunctionContext) -> Result<Self, Failure> {
+        config.open.step().await?;
+        Ok(Self { config })
     }
 
     async fn process(&self, message: &mut Message) -> Result<(), Detail> {
+        let body = String::from_utf8_lossy(&message.body).into_owned();
+        note(
+            self.config.calls.as_deref(),
+            body.lines().next().unwrap_or_default(),
+        );
         change(message).await
     }
 }
@@ -170,6 +187,8 @@ impl Transform for Reject {
 async fn change(message: &mut Message) -> Result<(), Detail> {
     match message.body.as_slice() {
         b"bad" => return Err(Detail::new("bad", "the body is bad")),
+        b"talks" => return Err(Detail::new("talks", "blah ".repeat(1 << 20))),
+        b"huge" => message.body = vec![b'x'; 40 << 20],
         b"panic" => panic!("a processor has escaped"),
         b"hang" => std::future::pending().await,
         _ => {}
@@ -179,7 +198,7 @@ async fn change(message: &mut Message) -> Result<(), Detail> {
     Ok(())
 }
 
-/// Parks; panics when the failure's code is `panic`.
+/// Parks. Misbehaves as the failure's code says, or the message's body: `act: panic` in it.
 struct Decide;
 
 #[async_trait]
@@ -193,14 +212,38 @@ impl ErrorHandler for Decide {
     }
 
     async fn decide(&self, failure: &FailureReport, message: &Message) -> Decision {
-        assert_ne!(failure.code, "panic", "a handler has escaped");
-        if failure.code == "divert" {
-            let mut message = message.clone();
-            message.body.splice(0..0, *b"diverted ");
-            return Decision::Divert {
-                target: "a/r/other".to_owned(),
-                message: Some(message),
-            };
+        let body = String::from_utf8_lossy(&message.body);
+        let act = body
+            .split_once("act:")
+            .and_then(|(_, rest)| rest.split_whitespace().next())
+            .unwrap_or(&failure.code);
+        let divert = |target: &str, body: Vec<u8>| Decision::Divert {
+            target: target.to_owned(),
+            message: Some(Message {
+                body,
+                ..message.clone()
+            }),
+        };
+        match act {
+            "panic" => panic!("a handler has escaped"),
+            "hang" => std::future::pending().await,
+            "divert" => {
+                return divert(
+                    "a/r/other",
+                    [b"diverted ", message.body.as_slice()].concat(),
+                );
+            }
+            "astray" => return divert("no/such/send", Vec::new()),
+            "fat" => {
+                let target = failure.divert.first().map_or("a/r/other", String::as_str);
+                return divert(target, vec![b'x'; 40 << 20]);
+            }
+            "talks" => {
+                return Decision::Park {
+                    reason: "blah ".repeat(1 << 20),
+                };
+            }
+            _ => {}
         }
         Decision::Park {
             reason: format!("{} after {} attempts", failure.code, failure.attempts),

@@ -97,6 +97,26 @@ extern "C" fn manifest() -> RVec<u8> {
             ],
         }],
     });
+    let function = json!({ "kind": "processor", "name": "zoo_raw", "title": "Raw", "description": "",
+                           "config_schema": {} });
+    match lie() {
+        "none" => {
+            let mut handler = function.clone();
+            handler["kind"] = json!("error_handler");
+            manifest["functions"] = json!([function, handler]);
+        }
+        "function_twice" => manifest["functions"] = json!([function, function]),
+        "function_schema" => {
+            manifest["functions"] = json!([function]);
+            manifest["functions"][0]["config_schema"] = json!("none");
+        }
+        "function_name" => {
+            manifest["functions"] = json!([function]);
+            manifest["functions"][0]["name"] = json!("Zoo-Raw");
+        }
+        "describe_huge" => manifest["connectors"][0]["description"] = json!("x".repeat(8 << 20)),
+        _ => {}
+    }
     let connector = &mut manifest["connectors"][0];
     match lie() {
         "incoherent" => {
@@ -335,9 +355,33 @@ extern "C" fn source_revoke_done(_: u64, _: u64) {}
 extern "C" fn shutdown(call: Call) {
     complete(call.token, call.generation, Reply::of(Status::Ok));
 }
-extern "C" fn function(call: Call, _: RVec<u8>) {
-    complete(call.token, call.generation, opened(1));
+extern "C" fn function(call: Call, bytes: RVec<u8>) {
+    let handle = open_as(call, request(&bytes));
+    complete(call.token, call.generation, opened(handle));
 }
-extern "C" fn function_call(call: Call, _: u64, _: MessageBatch, _: RVec<u8>) {
-    complete(call.token, call.generation, Reply::of(Status::Ok));
+/// A processor's or a handler's answer, as its config says.
+extern "C" fn function_call(call: Call, function: u64, messages: MessageBatch, _: RVec<u8>) {
+    let (_, config) = config_of(function);
+    let mut reply = Reply::of(Status::Ok);
+    let count = u32::try_from(messages.rows.len()).unwrap_or(0);
+    let answered = |reply: &mut Reply, count: u32| {
+        reply.outcomes = (0..count).map(|i| row(i, 1, 1, 1)).collect();
+        reply.messages.rows = (0..u64::from(count)).map(message).collect();
+    };
+    match config["act"].as_str().unwrap_or_default() {
+        "too_few" => answered(&mut reply, count.saturating_sub(1)),
+        "too_many" => answered(&mut reply, count + 1),
+        "without_messages" => reply.outcomes = (0..count).map(|i| row(i, 1, 1, 1)).collect(),
+        "bad_spans" => answered(&mut reply, count),
+        "unknown_codes" => {
+            answered(&mut reply, count);
+            reply.outcomes = (0..count).map(|i| row(i, 9, 9, 9)).collect();
+        }
+        "not_json" => reply.bytes = b"park it".to_vec().into(),
+        "not_a_list" => reply.bytes = br#"{"park":{"reason":"x"}}"#.to_vec().into(),
+        "from_the_future" => reply.bytes = br#"[{"teleport":{"to":"mars"}}]"#.to_vec().into(),
+        "failed" => reply = Reply::of(Status::Failed),
+        _ => {}
+    }
+    complete(call.token, call.generation, reply);
 }
