@@ -19,13 +19,17 @@ use std::{
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
 /// The schema this version writes, kept in `user_version`. Every lower one is migrated at opening.
-pub const SCHEMA_VERSION: i64 = 2;
+pub const SCHEMA_VERSION: i64 = 3;
 
 /// Marks the file as ours: "CNSL" as a big-endian number, kept in `application_id`.
 const APPLICATION_ID: i64 = 0x434e_534c;
 
 /// One script per schema version, the first makes an empty file. Never edited once released.
-const MIGRATIONS: [&str; 2] = [include_str!("schema_1.sql"), include_str!("schema_2.sql")];
+const MIGRATIONS: [&str; 3] = [
+    include_str!("schema_1.sql"),
+    include_str!("schema_2.sql"),
+    include_str!("schema_3.sql"),
+];
 
 /// A file up to this size is checked whole when it is opened (about 0.1 s); a greater one is
 /// checked by [`Ledger::check`] on demand.

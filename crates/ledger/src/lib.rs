@@ -18,6 +18,7 @@
 //! * [`events`]: the catalogue: every code with its page.
 //! * [`Redactor`]: takes secrets out of what people and copies see.
 
+mod attempts;
 mod causes;
 mod claims;
 mod db;
@@ -37,6 +38,7 @@ mod retention;
 mod sink;
 mod switches;
 
+pub use attempts::{Attempts, FailedMessageId};
 pub use causes::Cause;
 pub use claims::{Act, Claim, ClaimRecord, Done};
 pub use db::{Ledger, Options, SCHEMA_VERSION};

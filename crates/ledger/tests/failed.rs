@@ -400,6 +400,36 @@ fn a_file_of_the_first_schema_is_migrated_and_read() {
     assert_eq!(message.record.order, u64::MAX - 1);
     assert_eq!(message.record.dependents[0].parent, None);
     assert_eq!(ledger.outages(None, 0).unwrap(), []);
+    assert!(ledger.attempted().unwrap().is_empty());
+}
+
+#[test]
+fn a_message_that_fails_is_counted_over_openings_until_it_ends_or_is_forgotten() {
+    let (dir, ledger) = ledger();
+    let message = |n: u64| FailedMessageId {
+        id: key(n),
+        adapter: "orders".into(),
+    };
+    let counts = |ledger: &Ledger, of: &[u64], at| {
+        let messages: Vec<FailedMessageId> = of.iter().map(|n| message(*n)).collect();
+        let counted = ledger.attempts_failed(&messages, at).unwrap();
+        counted
+            .iter()
+            .map(|c| (c.attempts, c.first_unix_ms, c.last_unix_ms))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(counts(&ledger, &[1, 2], 5), [(1, 5, 5), (1, 5, 5)]);
+    // Twice in one call is twice.
+    assert_eq!(counts(&ledger, &[1, 1], 6), [(2, 5, 6), (3, 5, 6)]);
+    drop(ledger);
+    let ledger = Ledger::open(&file(&dir), options()).unwrap();
+    assert_eq!(ledger.attempted().unwrap(), [key(1), key(2)]);
+    assert_eq!(counts(&ledger, &[1], 9), [(4, 5, 9)]);
+    assert_eq!(ledger.delete_attempts_before(6, 10).unwrap(), [key(2)]);
+    assert!(ledger.delete_attempts_before(9, 10).unwrap().is_empty());
+    ledger.attempts_ended(&[key(1), key(7)]).unwrap();
+    assert!(ledger.attempted().unwrap().is_empty());
+    assert_eq!(counts(&ledger, &[1], 10), [(1, 10, 10)], "it begins anew");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! record is committed: all writes with their dependents, the position the host keeps, and what
 //! names the message. Only after that may the source be told.
 
+use crate::attempts::Attempts;
 use crate::clock;
 use crate::counters::MessageOutcome;
 use crate::engine::{Body, Engine};
@@ -104,6 +105,8 @@ pub struct Acceptor {
     pub position_name: String,
     /// Failed messages.
     pub parker: Arc<Parker>,
+    /// How often messages without writes failed.
+    pub attempts: Arc<Attempts>,
     /// Where it reports.
     pub events: Events,
     /// What is counted about the adapter, over all reloads.
@@ -494,6 +497,10 @@ impl Acceptor {
                 },
                 Err(trouble) => Err(trouble),
             };
+            if result.is_ok() {
+                let ids = run.works.iter().map(|work| work.message.id.0);
+                acceptor.attempts.ended(ids).await;
+            }
             Finished {
                 works: run.works,
                 result,

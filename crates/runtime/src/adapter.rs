@@ -299,6 +299,7 @@ impl Task<'_> {
             diverted: Vec::new(),
             handled: false,
             failures: 0,
+            attempts: None,
             not_before_ms: 0,
         }
     }

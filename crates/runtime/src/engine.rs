@@ -484,7 +484,7 @@ impl Driver {
     fn decided(&mut self, lane: LaneId, seq: u64, decided: Decided) {
         let handler = self.parts.handlers.of_lane(lane);
         let name = handler.as_ref().map_or("", |handler| handler.name());
-        let decision = match decided {
+        let decision = match decided.checked(&self.parts.buffer) {
             Decided::Retry(after_ms) => Decision::Retry { after_ms },
             Decided::Block => Decision::Block,
             Decided::Skip => {

@@ -16,6 +16,9 @@ use std::sync::Arc;
 
 /// How long a message that its handler keeps waits before it goes through its route again.
 const BLOCKED_MS: u64 = 30_000;
+/// The shortest wait before it does so because its handler says "try again": one that says "at once" must
+/// not keep a processor busy with nothing else.
+const RETRY_AT_LEAST_MS: u64 = 50;
 
 impl Acceptor {
     /// Who decides about messages of this route.
@@ -27,7 +30,7 @@ impl Acceptor {
     /// possible before acceptance.
     pub fn decide(
         self: &Arc<Self>,
-        work: Work,
+        mut work: Work,
         failure: MessageFailure,
         offset_tracked: bool,
     ) -> impl Future<Output = Staged> + Send + use<> {
@@ -36,9 +39,15 @@ impl Acceptor {
             let Some(handler) = acceptor.handler(failure.route) else {
                 return Staged::Ready(vec![work]);
             };
+            // Without a name the message is another one when it is handed over again.
+            if offset_tracked && work.key_identity.is_some() {
+                let id = work.message.id.0;
+                work.attempts = acceptor.attempts.failed(&acceptor.adapter, id).await;
+            }
             let key = acceptor.message_key(&work, failure.route);
             let report = acceptor.report(handler, &work, &failure, offset_tracked, key);
             let decided = handler.decide(report, &work.message, key).await;
+            let decided = decided.checked(&acceptor.buffer);
             acceptor
                 .decided(work, &failure, handler, decided, key)
                 .await
@@ -128,7 +137,10 @@ impl Acceptor {
             class: class.to_owned(),
             code: failure.code.clone(),
             message: self.events.redactor().text(&failure.message).into_owned(),
-            attempts: work.failures,
+            // The ledger's count is the greater one, unless it could not be written down for a while.
+            attempts: (work.attempts).map_or(work.failures, |of| of.attempts.max(work.failures)),
+            first_attempt_unix_ms: work.attempts.map_or(0, |of| of.first_unix_ms),
+            last_attempt_unix_ms: work.attempts.map_or(0, |of| of.last_unix_ms),
             accepted_unix_ms: work.message.time_unix_ms,
             offset_tracked,
             position: work.place.clone(),
@@ -328,6 +340,7 @@ impl Lane {
 /// The message goes through its route again, later.
 fn again(mut work: Work, after_ms: u64) -> Staged {
     work.evaluated = None;
+    let after_ms = after_ms.max(RETRY_AT_LEAST_MS);
     work.not_before_ms = clock::monotonic_ms().saturating_add(after_ms);
     Staged::Ready(vec![work])
 }

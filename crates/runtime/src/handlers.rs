@@ -8,10 +8,10 @@ use crate::events::{Events, of_lane};
 use crate::functions::{CALL_TIMEOUT, Function, UsedBy, from_function, to_function};
 use crate::lanes::LaneInfo;
 use crate::plan::Plan;
-use consign_buffer::{LaneId, NewWrite};
+use consign_buffer::{Buffer, Full, LaneId, NewWrite};
 use consign_config::{Adapter, OnFailure, Route, Send as SendConfig};
 use consign_ledger::{Code, Event};
-use consign_loader::FunctionMessage;
+use consign_loader::{FunctionMessage, shortened};
 use consign_manifest::PluginKind;
 use consign_pipeline::{Matched, Message, Program, StoredWrite, WriteKey, key};
 use parking_lot::RwLock;
@@ -80,6 +80,23 @@ pub enum Decided {
     Divert(Diversion),
     /// The handler failed.
     Failed(String),
+}
+
+impl Decided {
+    /// A diversion that the buffer could never take, whatever room there is, is a failure of the handler:
+    /// waiting for room would hold the write for ever.
+    pub fn checked(self, buffer: &Buffer) -> Self {
+        let Self::Divert(diversion) = self else {
+            return self;
+        };
+        match buffer.reserve(&[diversion.wanted()]) {
+            Err(full @ Full::Never { .. }) => Self::Failed(format!(
+                "it diverts to {}, and there {full}",
+                diversion.target
+            )),
+            _ => Self::Divert(diversion),
+        }
+    }
 }
 
 /// A write in the lane that a handler named.
@@ -321,13 +338,14 @@ impl Handler {
             }
             Ok(Answer::Block) => Decided::Block,
             Ok(Answer::Skip) => Decided::Skip,
-            Ok(Answer::Park { reason }) => Decided::Park(reason),
+            Ok(Answer::Park { reason }) => Decided::Park(shortened(reason)),
             Ok(Answer::Divert { target }) => match self.divert(&target, message, changed, key) {
                 Ok(diversion) => Decided::Divert(diversion),
                 Err(why) => Decided::Failed(why),
             },
             Err(_) => Decided::Failed(format!(
-                "it answered {answer}, which this host does not know"
+                "it answered {}, which this host does not know",
+                shortened(answer.to_string())
             )),
         }
     }

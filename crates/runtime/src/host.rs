@@ -2,6 +2,7 @@
 //! in the order that loses nothing.
 
 use crate::acceptance::{Acceptor, Counters, RouteTarget};
+use crate::attempts::Attempts;
 use crate::clock;
 use crate::crashes::Crashes;
 use crate::engine::{Engine, Parts, engine};
@@ -73,6 +74,7 @@ pub struct Host {
     pub plugs: Arc<Plugs>,
     /// Failed messages, as delivery and acceptance put them there.
     pub(crate) parker: Arc<Parker>,
+    pub(crate) attempts: Arc<Attempts>,
     /// Error handlers of the sends.
     pub(crate) handlers: Arc<Handlers>,
     /// The event log and failed messages.
@@ -218,6 +220,7 @@ impl Host {
             lanes,
             open.map_err(fail)?,
         ));
+        let attempts = Attempts::open(ledger.clone()).await.map_err(fail)?;
         let recent = Arc::new(Recent::default());
         let parts = Parts {
             buffer: buffer.clone(),
@@ -236,6 +239,7 @@ impl Host {
             engine,
             plugs,
             parker,
+            attempts: Arc::new(attempts),
             handlers,
             ledger,
             events,
@@ -451,6 +455,7 @@ impl Host {
             position_name: settings::position_name(adapter),
             steps: Steps::of(adapter, &self.plan().plugins, &self.events),
             parker: Arc::clone(&self.parker),
+            attempts: Arc::clone(&self.attempts),
             events: self.events.clone(),
             counters: Arc::clone(counters),
             generation,

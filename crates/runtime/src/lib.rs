@@ -10,6 +10,7 @@
 
 mod acceptance;
 mod adapter;
+mod attempts;
 mod changed;
 pub mod clock;
 mod counters;

@@ -435,6 +435,10 @@ impl Parker {
         let mut record =
             self.record_of(&info, 0, &body, &parked, &failure, WriteNote::default())?;
         record.diagnosis.reason = LedgerReason::ProcessorFailed;
+        record.history.attempts = report.attempts;
+        let unix = |ms: i64| (ms > 0).then_some(ms);
+        record.history.first_attempt_unix_ms = unix(report.first_attempt_unix_ms);
+        record.history.last_attempt_unix_ms = unix(report.last_attempt_unix_ms);
         let event = of_lane(Event::new(Code::Parked, wall_unix_ms_i64()), &info)
             .field("message_id", message.id.to_string())
             .field("code", failure.detail.code.clone())

@@ -31,6 +31,9 @@ pub async fn keep(host: Arc<Host>, operator: Operator) {
         {
             tracing::warn!("failed messages whose time is over could not be deleted: {why}");
         }
+        if let Err(why) = host.attempts.forget_old().await {
+            tracing::warn!("counts of messages that are gone could not be deleted: {why}");
+        }
         if let Err(why) = events(&host, log.retention, log.max_events).await {
             tracing::warn!("events whose time is over could not be deleted: {why}");
         }

@@ -4,6 +4,7 @@ use crate::counters::{Entry, MessageOutcome};
 use crate::handlers::Diversion;
 use bytes::Bytes;
 use consign_buffer::{Claim, LaneId, Origin};
+use consign_ledger::Attempts;
 use consign_pipeline::Message;
 use std::collections::BTreeSet;
 
@@ -48,8 +49,10 @@ pub struct Work {
     pub diverted: Vec<Diversion>,
     /// An error handler skipped, parked or diverted it, or one of its direct writes.
     pub handled: bool,
-    /// How often it failed in a processor or could not be rendered.
+    /// How often it failed in a processor or could not be rendered, since it came in.
     pub failures: u32,
+    /// The same over restarts, where its handler was asked and its source can name it.
+    pub attempts: Option<Attempts>,
     /// Monotonic milliseconds before which it is not tried again.
     pub not_before_ms: u64,
 }

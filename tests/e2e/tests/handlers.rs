@@ -301,6 +301,9 @@ async fn plugins_change_messages_discard_them_and_fail_alone() {
         "bad",
         "panic",
         "hang",
+        "talks",
+        // A body of 40 MiB: more than a record takes.
+        "huge",
         "{\"id\": \"two\"}",
     ];
     let answers = futures::future::join_all(posts.map(|body| send(&client, &url, body))).await;
@@ -310,15 +313,22 @@ async fn plugins_change_messages_discard_them_and_fail_alone() {
     );
     // `.body.id` is not there any more once the body is upper case: null is rendered as nothing.
     assert!(
-        answers[0].is_success() && answers[4].is_success(),
+        !answers[4].is_success() && !answers[5].is_success(),
+        "{answers:?}"
+    );
+    assert!(
+        answers[0].is_success() && answers[6].is_success(),
         "{answers:?}"
     );
     let status = drained(&host).await;
     assert_ledgers(&status);
     assert_eq!(
-        status["adapters"][0]["outcomes"]["dropped"], 3,
+        status["adapters"][0]["outcomes"]["dropped"], 4,
         "{status:#}"
     );
+    let refused = &status["adapters"][0]["outcomes"]["refused_at_source"];
+    assert_eq!(*refused, 1, "the one that is too large: {status:#}");
+    assert!(host.log().len() < 1 << 20, "a plugin's tale fills the log");
     let codes = codes(&host).await;
     for code in ["processor_failed", "plugin_panicked", "message_dropped"] {
         assert!(codes.iter().any(|one| one == code), "{code}: {codes:?}");
@@ -405,5 +415,131 @@ async fn poison_stalls_its_partition_and_says_so_until_a_handler_isolates_it() {
     );
     let codes = codes(&host).await;
     assert!(codes.iter().any(|code| code == "parked"), "{codes:?}");
+    assert_eq!(host.stop(), Some(0));
+}
+
+/// Failures of a message before it has any write are counted over restarts: a handler that sets it aside after
+/// six does so after six, however often the host was killed in between.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_a_processor_fails_on_is_counted_over_kills() {
+    let folder = tempfile::tempdir().unwrap();
+    zoo(folder.path());
+    let out = picky(folder.path());
+    std::fs::create_dir_all(folder.path().join("logs")).unwrap();
+    std::fs::write(folder.path().join("logs/app.log"), "one\nbad\nthree\n").unwrap();
+    let config = lines("").replace(
+        "      - name: all\n",
+        "      - name: all\n        on_failure: { handler: isolate_poison, config: { attempts: 6, wait: 400ms } }\n        processors: [{ processor: zoo_upper, config: { calls: ./calls } }]\n",
+    );
+    let config = config
+        .replace("content_type: application/json", "content_type: text/plain")
+        .replace("{{ .body.id }}", "{{ .body }}");
+    let mut host = Host::new(folder.path(), &config);
+    with_zoo(&host);
+    let calls = || {
+        let text = std::fs::read_to_string(folder.path().join("calls")).unwrap_or_default();
+        text.lines().filter(|line| *line == "bad").count()
+    };
+    let counted = || {
+        let path = folder.path().join("data/ledger.db");
+        let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY;
+        let db = rusqlite::Connection::open_with_flags(path, flags).ok()?;
+        db.query_row("SELECT attempts FROM attempts", [], |row| {
+            row.get::<_, u32>(0)
+        })
+        .ok()
+    };
+    for before_the_kill in [2, 4] {
+        host.start().await;
+        common::wait_until("it failed again", || counted() >= Some(before_the_kill)).await;
+        host.kill();
+    }
+    let earlier = calls();
+    host.start().await;
+    let status = host
+        .until("it is set aside", |status| {
+            status["adapters"][0]["outcomes"]["handled"] == 1
+        })
+        .await;
+    assert_ledgers(&status);
+    common::wait_until("the rest flows", || read_table(&out, "t").len() == 2).await;
+    // A call that a kill met may have failed uncounted.
+    let all = calls();
+    assert!((6..=8).contains(&all), "{all} failures for six attempts");
+    assert!(
+        all - earlier < 6,
+        "the last life began anew: {earlier} of {all} before it"
+    );
+    let list = common::ok(&host, &["failed", "list", "--state", "parked"]);
+    assert_eq!(list.as_array().unwrap().len(), 1, "{list:#}");
+    let shown = common::ok(&host, &["failed", "show", &list[0]["id"].to_string()]);
+    let history = &shown["history"];
+    assert_eq!(history["attempts"], 6, "{shown:#}");
+    assert!(
+        history["first_attempt_unix_ms"].as_i64() < history["last_attempt_unix_ms"].as_i64(),
+        "{shown:#}"
+    );
+    let parked = common::wait_for_event(&host, "parked").await;
+    assert!(
+        parked[0].to_string().contains("bad after 6 attempts"),
+        "{parked:#?}"
+    );
+    assert_eq!(counted(), None, "what has ended is not counted any more");
+    assert_eq!(host.stop(), Some(0));
+}
+
+/// Whatever a handler does, the write it was asked about is kept, and the rest flows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handler_that_panics_hangs_or_answers_nonsense_loses_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    zoo(folder.path());
+    let out = picky(folder.path());
+    let port = free_port();
+    let on_failure = "on_failure: { handler: zoo_decide, divert: [hooks/dead/letters] }";
+    let mut host = Host::new(folder.path(), &hooks(port, "", "", on_failure));
+    with_zoo(&host);
+    host.start().await;
+    let (client, url) = (
+        reqwest::Client::new(),
+        format!("http://127.0.0.1:{port}/in"),
+    );
+    let acts = ["panic", "hang", "astray", "fat", "talks", "park"];
+    for act in acts {
+        let body = format!(r#"{{"id": "bad-{act}", "say": "act: {act} "}}"#);
+        assert!(send(&client, &url, &body).await.is_success());
+    }
+    post(&client, &url, "good").await;
+    // A handler has thirty seconds.
+    let status = drained(&host).await;
+    assert_ledgers(&status);
+    assert_eq!(read_table(&out, "t").len(), 1);
+    let list = common::ok(&host, &["failed", "list", "--state", "parked"]);
+    let list = list.as_array().unwrap();
+    assert_eq!(list.len(), acts.len(), "{list:#?}");
+    assert!(letters(folder.path()).is_empty());
+    let mut seen: Vec<String> = Vec::new();
+    for one in list {
+        let shown = common::ok(&host, &["failed", "show", &one["id"].to_string()]);
+        let text = shown.to_string();
+        assert!(
+            text.len() < 64 << 10,
+            "{} bytes of {}",
+            text.len(),
+            one["id"]
+        );
+        seen.extend(
+            acts.iter()
+                .filter(|act| text.contains(&format!("bad-{act}")))
+                .map(|act| (*act).to_owned()),
+        );
+    }
+    seen.sort();
+    let mut wanted = acts.map(str::to_owned);
+    wanted.sort();
+    assert_eq!(seen, wanted);
+    let codes = codes(&host).await;
+    for code in ["handler_failed", "plugin_panicked", "parked"] {
+        assert!(codes.iter().any(|one| one == code), "{code}: {codes:?}");
+    }
     assert_eq!(host.stop(), Some(0));
 }
