@@ -23,6 +23,17 @@ pub(crate) const SLOT_KEY: &str = "$template";
 
 /// A config string that may hold `{{ … }}`. The host renders it once per write, at acceptance;
 /// read the text with [`Write::text`].
+///
+/// ```
+/// use consign_plugin::Template;
+///
+/// // In `resolve` the text is as the operator wrote it.
+/// let subject: Template = "orders.{{ .body.region }}".into();
+/// assert!(subject.is_dynamic());
+/// assert_eq!(subject.as_written(), Some("orders.{{ .body.region }}"));
+/// // In an opened sink it is a slot, which each write has its own text for.
+/// assert_eq!(Template::slot(0).as_written(), None);
+/// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Template(Inner);
 
@@ -136,6 +147,15 @@ impl JsonSchema for Template {
 }
 
 /// A secret of a configuration. Shown as `<redacted>` by `Debug` and when serialised.
+///
+/// ```
+/// use consign_plugin::Secret;
+///
+/// let secret: Secret = serde_json::from_str("\"hunter2\"")?;
+/// assert_eq!(secret.expose(), "hunter2");
+/// assert!(!format!("{secret:?}").contains("hunter2"));
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(String);

@@ -162,6 +162,25 @@ impl WriteContext {
     /// cancel or a passed deadline only once it has ended, so that an acknowledged abort never
     /// applies anything afterwards. Keep each piece short, and ask
     /// [`WriteContext::is_cancelled`] between two pieces. A panic in it is a panic of the write.
+    ///
+    /// ```
+    /// use consign_plugin::prelude::*;
+    ///
+    /// async fn append(path: std::path::PathBuf, write: Write, cx: &WriteContext) -> Outcome {
+    ///     let work = move || -> std::io::Result<()> {
+    ///         use std::io::Write as _;
+    ///         let mut file = std::fs::OpenOptions::new().append(true).create(true).open(path)?;
+    ///         file.write_all(write.body())?;
+    ///         file.sync_all()
+    ///     };
+    ///     match cx.blocking(work).await {
+    ///         Ok(()) => Outcome::delivered(),
+    ///         // Part of it may be there.
+    ///         Err(error) => Outcome::failed_maybe(("io", error.to_string())),
+    ///     }
+    /// }
+    /// # let _ = append;
+    /// ```
     pub async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,

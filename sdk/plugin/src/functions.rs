@@ -39,6 +39,50 @@ pub struct FunctionContext {
 }
 
 /// Enriches, records or checks a message. A failure counts as a delivery failure.
+///
+/// ```
+/// use consign_plugin::prelude::*;
+///
+/// /// Puts the tenant's name beside its number.
+/// #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+/// #[serde(deny_unknown_fields)]
+/// pub struct TenantConfig {
+///     /// The header that gets the name.
+///     pub header: String,
+/// }
+///
+/// pub struct Tenant(TenantConfig);
+///
+/// #[async_trait]
+/// impl Processor for Tenant {
+///     type Config = TenantConfig;
+///     const NAME: &'static str = "acme_tenant";
+///     const TITLE: &'static str = "Tenant";
+///
+///     async fn open(config: TenantConfig, _: &FunctionContext) -> Result<Self, Failure> {
+///         Ok(Self(config))
+///     }
+///
+///     async fn process(&self, message: &mut Message) -> Result<(), Detail> {
+///         let name = match message.body.as_slice() {
+///             b"7" => "acme",
+///             _ => return Err(Detail::new("unknown_tenant", "nobody has this number")),
+///         };
+///         message.headers.push((self.0.header.clone(), name.into()));
+///         Ok(())
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Failure> {
+/// let config = TenantConfig { header: "tenant".into() };
+/// let tenant = Tenant::open(config, &FunctionContext::default()).await?;
+/// let mut message = Message { body: b"7".to_vec(), ..Message::default() };
+/// assert_eq!(tenant.process(&mut message).await, Ok(()));
+/// assert_eq!(message.headers, [("tenant".to_owned(), b"acme".to_vec())]);
+/// # Ok(())
+/// # }
+/// ```
 #[async_trait]
 pub trait Processor: Sized + Send + Sync + 'static {
     /// Its `config`. The doc comment is the reference text.
@@ -61,7 +105,8 @@ pub trait Processor: Sized + Send + Sync + 'static {
     async fn process(&self, message: &mut Message) -> Result<(), Detail>;
 }
 
-/// Changes a message. An error discards it, counted, as if no route had matched.
+/// Changes a message. An error discards it, counted, as if no route had matched. Written as a
+/// [`Processor`] is, with `transform` instead of `process`.
 #[async_trait]
 pub trait Transform: Sized + Send + Sync + 'static {
     /// Its `config`. The doc comment is the reference text.
@@ -84,7 +129,51 @@ pub trait Transform: Sized + Send + Sync + 'static {
     async fn transform(&self, message: &mut Message) -> Result<(), Detail>;
 }
 
-/// Decides what becomes of a write whose policy is spent or which the destination refused.
+/// Decides what becomes of a write whose policy is spent or which the destination refused, and of a message
+/// that a processor failed on or that cannot be rendered (its `send` is empty then).
+///
+/// ```
+/// use consign_plugin::prelude::*;
+/// use std::time::Duration;
+///
+/// /// Tries messages a few times, and lets a person look at everything else.
+/// #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+/// #[serde(deny_unknown_fields)]
+/// pub struct PatientConfig {
+///     /// How often. Minimum 1.
+///     pub attempts: u32,
+/// }
+///
+/// pub struct Patient(PatientConfig);
+///
+/// #[async_trait]
+/// impl ErrorHandler for Patient {
+///     type Config = PatientConfig;
+///     const NAME: &'static str = "acme_patient";
+///     const TITLE: &'static str = "Patient";
+///
+///     async fn open(config: PatientConfig, _: &FunctionContext) -> Result<Self, Failure> {
+///         Ok(Self(config))
+///     }
+///
+///     async fn decide(&self, failure: &FailureReport, _: &Message) -> Decision {
+///         if failure.send.is_empty() && failure.attempts < self.0.attempts {
+///             return Decision::Retry { after: Duration::from_secs(2) };
+///         }
+///         Decision::Park { reason: format!("{} after {} attempts", failure.code, failure.attempts) }
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Failure> {
+/// let config = PatientConfig { attempts: 3 };
+/// let patient = Patient::open(config, &FunctionContext::default()).await?;
+/// let mut failure = FailureReport::default();
+/// failure.attempts = 2;
+/// assert!(matches!(patient.decide(&failure, &Message::default()).await, Decision::Retry { .. }));
+/// # Ok(())
+/// # }
+/// ```
 #[async_trait]
 pub trait ErrorHandler: Sized + Send + Sync + 'static {
     /// Its `config`. The doc comment is the reference text.
@@ -139,7 +228,8 @@ pub struct FailureReport {
     pub may_have_landed: bool,
     /// Whether the last attempt ended without an answer.
     pub timed_out: bool,
-    /// Attempts charged so far; for a message, how often it failed since this host started.
+    /// Attempts charged so far. For a message, how often it failed: over restarts, where its source hands it
+    /// over again under an identity; else since it came in.
     pub attempts: u32,
     /// When the message was accepted, or came in; unix milliseconds.
     pub accepted_unix_ms: i64,

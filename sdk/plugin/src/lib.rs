@@ -168,6 +168,11 @@ pub mod __private {
     };
 }
 
+/// The snippets of the page for authors compile and hold.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/writing-a-plugin.md")]
+struct WritingAPlugin;
+
 /// Everything a connector needs, for one `use`.
 pub mod prelude {
     pub use crate::groups::{BasicAuth, ByteSize, HumanDuration, Timeouts, Tls};

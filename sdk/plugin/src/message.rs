@@ -9,7 +9,25 @@ use std::fmt;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// A message for the host. Build it up: `SourceMessage::new(body).header("a", "b")`.
+/// A message for the host. Build it up: what names it, where it stands, and what acknowledges it.
+///
+/// ```
+/// use consign_plugin::SourceMessage;
+///
+/// /// What acknowledges a message of this queue.
+/// struct Receipt(String);
+///
+/// let message = SourceMessage::new("body")
+///     // The same each time the message is handed over.
+///     .identity(b"orders-3/1042")
+///     .content_type("text/plain")
+///     .header("tenant", "acme")
+///     // A field of `.source`.
+///     .attribute("queue", "orders-3")
+///     // Comes back with `Control::Settle`.
+///     .token(Receipt("r-77".into()));
+/// # drop(message);
+/// ```
 pub struct SourceMessage {
     body: Vec<u8>,
     headers: Vec<(String, Vec<u8>)>,

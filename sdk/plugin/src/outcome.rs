@@ -54,6 +54,26 @@ impl From<String> for Detail {
 /// What became of one write, on three axes: did it apply, what does it say something about, when
 /// does another try make sense. Use the shorthands; the rules behind them are in
 /// docs/architecture.md, "Delivery".
+///
+/// ```
+/// use consign_plugin::{Advice, Applied, Outcome, Scope};
+/// use std::time::Duration;
+///
+/// fn of_status(status: u16, retry_after: Option<Duration>) -> Outcome {
+///     match (status, retry_after) {
+///         (200..300, _) => Outcome::delivered(),
+///         (429 | 503, Some(after)) => Outcome::throttled(after),
+///         (401 | 403, _) => Outcome::denied(("denied", format!("it said {status}"))),
+///         (400..500, _) => Outcome::refused(("refused", format!("it said {status}"))),
+///         // Never "not applied": the server may have failed after it stored the write.
+///         _ => Outcome::failed_maybe(("failed", format!("it said {status}"))),
+///     }
+/// }
+///
+/// assert_eq!(of_status(422, None).advice(), Advice::Never);
+/// assert_eq!(of_status(403, None).scope(), Scope::Target);
+/// assert_eq!(of_status(500, None).applied(), Applied::Maybe);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     applied: Applied,
@@ -201,6 +221,27 @@ impl Outcome {
     #[must_use]
     pub fn code(&self) -> &str {
         self.detail.as_ref().map_or("", |d| d.code.as_str())
+    }
+}
+
+/// The outcome of writes for which there is no connection (it could not be dialled, there is no session, no
+/// token): certainly not applied, and about the whole connection. Where a person must act, nothing is tried
+/// by itself.
+///
+/// ```
+/// use consign_plugin::{Advice, Applied, Failure, Outcome};
+///
+/// let outcome = Outcome::from(Failure::denied(("auth", "the server does not know this user")));
+/// assert_eq!((outcome.applied(), outcome.advice()), (Applied::No, Advice::NeverAlone));
+/// assert_eq!(Outcome::from(Failure::down("gone")).advice(), Advice::Now);
+/// ```
+impl From<Failure> for Outcome {
+    fn from(failure: Failure) -> Self {
+        let detail = Detail::new(failure.code, failure.message);
+        match failure.kind {
+            FailureKind::Denied | FailureKind::Config => Self::denied(detail).of_connection(),
+            _ => Self::down(detail),
+        }
     }
 }
 

@@ -90,6 +90,103 @@ pub trait Sink: Sized + Send + Sync + 'static {
 }
 
 /// One operation that reads.
+///
+/// ```
+/// use consign_plugin::prelude::*;
+/// use consign_plugin::testing::{self, SourceDriver};
+/// use std::sync::Mutex;
+/// use std::time::Duration;
+///
+/// /// Nothing.
+/// #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+/// #[serde(deny_unknown_fields)]
+/// pub struct Nothing {}
+///
+/// /// A queue in memory: what was acknowledged.
+/// #[derive(Default)]
+/// pub struct Queue(Mutex<Vec<u64>>);
+///
+/// #[async_trait]
+/// impl Connector for Queue {
+///     type Config = Nothing;
+///     const NAME: &'static str = "queue";
+///     const TITLE: &'static str = "Queue";
+///
+///     async fn connect(_: Nothing, _: &ConnectionContext) -> Result<Self, Failure> {
+///         Ok(Self::default())
+///     }
+///
+///     async fn probe(&self) -> Result<(), Failure> {
+///         Ok(())
+///     }
+/// }
+///
+/// pub struct Take;
+///
+/// #[async_trait]
+/// impl Source for Take {
+///     type Connector = Queue;
+///     type Config = Nothing;
+///     const OPERATION: &'static str = "queue.take";
+///     const TITLE: &'static str = "Take";
+///
+///     fn declaration() -> SourceDeclaration {
+///         SourceDeclaration {
+///             delivery: DeliveryType::OffsetTrackedIndividual,
+///             identity: Identity::Stable("the number".into()),
+///             redelivery_bound_ms: None,
+///             note: String::new(),
+///         }
+///     }
+///
+///     fn resolve(_: &Nothing, _: &Nothing) -> ResolvedSource {
+///         ResolvedSource {
+///             delivery: DeliveryType::OffsetTrackedIndividual,
+///             identity: Identity::Stable("the number".into()),
+///             reason: "numbers never change".into(),
+///             faults: vec![],
+///         }
+///     }
+///
+///     async fn run(queue: Arc<Queue>, _: Nothing, cx: SourceContext) -> Result<(), Failure> {
+///         let (deliverer, controls) = cx.split();
+///         controls.connection().spawn(async move {
+///             for number in 1..=3_u64 {
+///                 let message = SourceMessage::new(number.to_string())
+///                     .identity(number.to_be_bytes())
+///                     .token(number);
+///                 // Waits for credit: that is how the host holds a source back.
+///                 if deliverer.deliver(vec![message]).await.is_err() {
+///                     return;
+///                 }
+///             }
+///         });
+///         loop {
+///             match controls.next().await {
+///                 Control::Settle(settled) => {
+///                     for one in settled.iter().filter(|one| one.result.acknowledges()) {
+///                         queue.0.lock().unwrap().extend(one.token::<u64>().map(|n| *n));
+///                     }
+///                 }
+///                 Control::Stop => return Ok(()),
+///                 _ => {}
+///             }
+///         }
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Failure> {
+/// let queue = testing::connect::<Queue>(Nothing {}).await?;
+/// let mut source = SourceDriver::start::<Take>(Arc::clone(&queue), Nothing {}, None);
+/// source.credit(2, 1 << 20);
+/// let messages = source.receive_many(2, Duration::from_secs(5)).await;
+/// source.accept([messages[1].id]);
+/// source.stop(Duration::from_secs(5)).await?;
+/// assert_eq!(*queue.0.lock().unwrap(), [2], "acknowledged is what was accepted, and nothing else");
+/// # Ok(())
+/// # }
+/// ```
 #[async_trait]
 pub trait Source: Sized + Send + Sync + 'static {
     /// The system it belongs to.
