@@ -10,6 +10,7 @@ mod demo;
 mod error;
 mod generated;
 mod http;
+mod new_connector;
 mod services;
 mod system;
 mod test;
@@ -68,6 +69,8 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
+    /// Make a connector that builds, is tested and can be proven, in plugins/NAME.
+    NewConnector(new_connector::Options),
     /// Prove what connectors declare: break their connections and count effects.
     Conformance(conformance::Options),
     /// Show that nothing is lost or copied: 20,000 webhooks, an outage, three times `kill -9`.
@@ -128,6 +131,7 @@ fn dispatch(command: Command) -> Result<()> {
         Command::Test { args } => test::test(&workspace, &args),
         Command::Soak { minutes, seed } => test::soak(&workspace, minutes, seed),
         Command::Gen { check } => generated::generate(&workspace, check),
+        Command::NewConnector(options) => new_connector::make(&workspace, &options),
         Command::Conformance(options) => conformance::conformance(&workspace, &options),
         Command::Demo(options) => demo::demo(&workspace, &options),
         Command::Services { act } => services::act(&workspace, act),

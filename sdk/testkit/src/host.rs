@@ -21,40 +21,111 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// How long [`Host::start`] waits for sources that are being opened.
 const OPENING: Duration = Duration::from_secs(10);
 
-/// Where the workspace's programs and plugins were built.
+/// Where the host and its plugins are.
 #[derive(Debug)]
 pub struct Built {
     /// The `consign` program.
     pub consign: PathBuf,
-    /// A folder with every plugin of the workspace.
+    /// A folder with the plugins that come with it.
     pub plugins: PathBuf,
 }
 
-/// The built host and plugins. `cargo xtask test` builds them first; run alone, this builds them once.
+/// The workspace this kit is a part of; elsewhere there is none.
+const WORKSPACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+/// The built host and plugins. In this workspace `cargo xtask test` builds them first; run alone, this builds
+/// them once. Elsewhere see [`found`].
+///
+/// # Panics
+/// There are none.
 pub fn built() -> &'static Built {
-    static BUILT: OnceLock<Built> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let exe = std::env::current_exe().expect("the test's own path");
-        let profile = exe
-            .ancestors()
-            .find(|p| p.join("deps").is_dir())
-            .expect("a target folder")
-            .to_owned();
-        if std::env::var_os("CONSIGN_BUILT").is_none() {
-            let status = Command::new(env!("CARGO"))
-                .args(["xtask", "build"])
-                .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
-                .env("CARGO_TARGET_DIR", profile.parent().expect("target folder"))
-                .stdout(Stdio::null())
-                .status()
-                .expect("cargo runs");
-            assert!(status.success(), "`cargo xtask build` failed");
+    match found() {
+        Ok(built) => built,
+        Err(why) => panic!("{why}"),
+    }
+}
+
+/// The host that tests run: the one that `CONSIGN_BIN` names, this workspace's own, or `consign` on the `PATH`;
+/// its plugins from `CONSIGN_PLUGINS` or the folder `plugins` beside it.
+///
+/// # Errors
+/// There is none, and how to name one.
+pub fn found() -> &'static Result<Built, String> {
+    static FOUND: OnceLock<Result<Built, String>> = OnceLock::new();
+    FOUND.get_or_init(|| {
+        if let Some(consign) = std::env::var_os("CONSIGN_BIN") {
+            return with_plugins(consign.into());
         }
-        Built {
-            consign: profile.join("consign"),
-            plugins: profile.join("plugins"),
+        if Path::new(WORKSPACE).join("xtask/Cargo.toml").is_file() {
+            return Ok(of_workspace());
+        }
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let on_path = std::env::split_paths(&path).map(|folder| folder.join("consign"));
+        match on_path.into_iter().find(|consign| consign.is_file()) {
+            Some(consign) => with_plugins(consign),
+            None => Err("there is no host to run this in: put `consign` on the PATH, or name it in CONSIGN_BIN".into()),
         }
     })
+}
+
+/// Whether there is a host, for a test of `what` that cannot run without one and is skipped, loudly.
+///
+/// # Panics
+/// There is none, and `CI` is `true`: a run that skipped would look like one that passed.
+pub fn is_here(what: &str) -> bool {
+    let Err(why) = found() else {
+        return true;
+    };
+    let in_ci = std::env::var("CI").is_ok_and(|value| value == "true");
+    assert!(!in_ci, "{what} is not tested: {why}");
+    eprintln!("SKIPPED {what}: {why}");
+    false
+}
+
+fn with_plugins(consign: PathBuf) -> Result<Built, String> {
+    let beside = || consign.with_file_name("plugins");
+    let plugins = std::env::var_os("CONSIGN_PLUGINS").map_or_else(beside, PathBuf::from);
+    if !consign.is_file() {
+        return Err(format!(
+            "CONSIGN_BIN names {}, which is no file",
+            consign.display()
+        ));
+    }
+    if !plugins.is_dir() {
+        return Err(format!(
+            "{} has no plugins in {}: name the folder that they are in with CONSIGN_PLUGINS",
+            consign.display(),
+            plugins.display()
+        ));
+    }
+    Ok(Built { consign, plugins })
+}
+
+fn of_workspace() -> Built {
+    let profile = profile();
+    if std::env::var_os("CONSIGN_BUILT").is_none() {
+        let status = Command::new(env!("CARGO"))
+            .args(["xtask", "build"])
+            .current_dir(WORKSPACE)
+            .env("CARGO_TARGET_DIR", profile.parent().expect("target folder"))
+            .stdout(Stdio::null())
+            .status()
+            .expect("cargo runs");
+        assert!(status.success(), "`cargo xtask build` failed");
+    }
+    Built {
+        consign: profile.join("consign"),
+        plugins: profile.join("plugins"),
+    }
+}
+
+/// The folder of the test's profile (`target/debug`).
+pub(crate) fn profile() -> PathBuf {
+    let exe = std::env::current_exe().expect("the test's own path");
+    exe.ancestors()
+        .find(|folder| folder.join("deps").is_dir())
+        .expect("a target folder")
+        .to_owned()
 }
 
 /// Runs `consign` with these arguments to its end.

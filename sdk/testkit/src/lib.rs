@@ -4,12 +4,16 @@
 //! * [`services`]: real servers for tests.
 //! * [`host`]: the built host as a process.
 //! * [`keyed_server`], [`http_server`]: small servers of our own.
+//! * [`library`]: a plugin's finished library, and its example in the host.
 //! * [`conformance`]: the scenarios, and the `main` of a connector's `tests/conformance.rs`.
+
+#![deny(missing_docs)]
 
 pub mod conformance;
 pub mod host;
 pub mod http_server;
 pub mod keyed_server;
+pub mod library;
 pub mod proxy;
 pub mod services;
 

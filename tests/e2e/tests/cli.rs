@@ -77,7 +77,21 @@ fn plugins_of_an_empty_folder_and_of_ours() {
                     > 0,
             "{row:#}"
         );
+        let glibc = row["glibc"].as_str().unwrap();
+        assert!(glibc.starts_with("2."), "{row:#}");
+        assert_eq!(row["oldest_host_abi"], "1.0", "{row:#}");
+        assert!(
+            row["rustc"].as_str().unwrap().starts_with("rustc 1."),
+            "{row:#}"
+        );
     }
+    let shown = consign(&["plugins", "--plugins", &plugins()]);
+    let text = String::from_utf8(shown.stdout).unwrap();
+    let head = text.lines().next().unwrap();
+    for column in ["sdk", "rustc", "glibc", "abi", "digest", "path", "contents"] {
+        assert!(head.split_whitespace().any(|word| word == column), "{text}");
+    }
+    assert!(text.contains("This host speaks plugin ABI 1.0"), "{text}");
 }
 
 #[test]
@@ -359,16 +373,7 @@ fn verify_tells_everything_a_reader_of_the_plugin_would_miss() {
         errors["errors"].as_array().unwrap().len(),
         text.lines().count()
     );
-    for plugin in [
-        "handlers",
-        "http",
-        "localfile",
-        "nats",
-        "postgres",
-        "rest",
-        "sqlite",
-        "tcp",
-    ] {
+    for plugin in common::plugin_folders() {
         let library = format!("{}/libconsign_plugin_{plugin}.so", plugins());
         let verified = consign(&["plugins", "verify", &library]);
         assert_eq!(
@@ -464,15 +469,13 @@ fn the_examples_of_the_pages_and_of_the_plugins_check() {
         .into_iter()
         .map(|text| ("docs/configuration.md".to_owned(), text))
         .collect();
-    for example in [
-        "examples/quickstart.yaml",
-        "plugins/http/example.yaml",
-        "plugins/localfile/example.yaml",
-        "plugins/nats/example.yaml",
-        "plugins/sqlite/example.yaml",
-    ] {
+    let of_plugins = common::plugin_folders()
+        .into_iter()
+        .map(|plugin| format!("plugins/{plugin}/example.yaml"))
+        .filter(|example| Path::new(root).join(example).is_file());
+    for example in of_plugins.chain(["examples/quickstart.yaml".to_owned()]) {
         let text = std::fs::read_to_string(format!("{root}/{example}")).unwrap();
-        examples.push((example.to_owned(), text));
+        examples.push((example, text));
     }
     for (example, text) in examples {
         std::fs::write(&config, with_plugins(&text)).unwrap();

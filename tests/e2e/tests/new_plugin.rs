@@ -26,7 +26,7 @@ const PROFILE: [&str; 4] = [
 ];
 const KINDS: [&str; 5] = ["sink", "source", "processor", "transform", "error-handler"];
 
-fn run(command: &mut Command) {
+fn run(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert!(
         output.status.success(),
@@ -34,6 +34,42 @@ fn run(command: &mut Command) {
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr)
     );
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Cargo in a project, with the workspace's profile, so that most dependencies need not be built again, and
+/// with this workspace's host for the tests that need one.
+fn cargo(project: &Path, args: &[&str]) -> Command {
+    let (command, rest) = args.split_at(1);
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo
+        .current_dir(project)
+        .args(command)
+        .args(PROFILE.iter().flat_map(|setting| ["--config", setting]))
+        .args(["--offline", "--target-dir"])
+        .arg(target())
+        .args(rest)
+        .env("CONSIGN_BIN", &built().consign)
+        .env("CONSIGN_PLUGINS", &built().plugins);
+    cargo
+}
+
+/// What the kit has to say of each kind's finished library.
+fn proven(kind: &str, tests: &str) {
+    match kind {
+        "sink" => assert!(
+            tests.contains("conformance my_sink: 2 kept, 0 failed"),
+            "{tests}"
+        ),
+        "source" => assert!(
+            tests.contains("conformance my_source: 1 kept, 0 failed"),
+            "{tests}"
+        ),
+        _ => assert!(
+            tests.contains("the_example_runs_in_the_host ... ok"),
+            "{tests}"
+        ),
+    }
 }
 
 /// The workspace's target folder, which has every dependency built already.
@@ -63,6 +99,8 @@ fn packaged_sdk(into: &Path) {
         "consign-manifest",
         "-p",
         "consign-plugin",
+        "-p",
+        "consign-testkit",
         "--target-dir",
     ]);
     run(cargo.arg(&packages));
@@ -140,16 +178,8 @@ async fn every_kind_of_plugin_builds_against_the_packaged_sdk_passes_its_tests_a
         let project = folder.path().join(&name);
         // The versions that are built already.
         std::fs::copy(root.join("Cargo.lock"), project.join("Cargo.lock")).unwrap();
-        // With the workspace's profile most dependencies need not be built again.
-        for step in [&["test", "--offline"][..], &["build", "--offline"]] {
-            let mut cargo = Command::new(env!("CARGO"));
-            run(cargo
-                .current_dir(&project)
-                .args(step)
-                .args(PROFILE.iter().flat_map(|setting| ["--config", setting]))
-                .arg("--target-dir")
-                .arg(target()));
-        }
+        proven(kind, &run(&mut cargo(&project, &["test"])));
+        run(&mut cargo(&project, &["build"]));
         let mut fmt = Command::new(env!("CARGO"));
         run(fmt.current_dir(&project).args(["fmt", "--check"]));
         let library = target()

@@ -67,6 +67,10 @@ const SINK: Files = &[
         "src/tests.rs",
         include_str!("../templates/sink/tests.rs.txt"),
     ),
+    (
+        "tests/conformance.rs",
+        include_str!("../templates/sink/conformance.rs.txt"),
+    ),
 ];
 
 const SOURCE: Files = &[
@@ -95,6 +99,10 @@ const SOURCE: Files = &[
         "src/tests.rs",
         include_str!("../templates/source/tests.rs.txt"),
     ),
+    (
+        "tests/conformance.rs",
+        include_str!("../templates/source/conformance.rs.txt"),
+    ),
 ];
 
 const PROCESSOR: Files = &[
@@ -105,6 +113,10 @@ const PROCESSOR: Files = &[
     (
         "src/lib.rs",
         include_str!("../templates/processor/lib.rs.txt"),
+    ),
+    (
+        "tests/library.rs",
+        include_str!("../templates/processor/library.rs.txt"),
     ),
 ];
 
@@ -117,6 +129,10 @@ const TRANSFORM: Files = &[
         "src/lib.rs",
         include_str!("../templates/transform/lib.rs.txt"),
     ),
+    (
+        "tests/library.rs",
+        include_str!("../templates/transform/library.rs.txt"),
+    ),
 ];
 
 const ERROR_HANDLER: Files = &[
@@ -127,6 +143,10 @@ const ERROR_HANDLER: Files = &[
     (
         "src/lib.rs",
         include_str!("../templates/error-handler/lib.rs.txt"),
+    ),
+    (
+        "tests/library.rs",
+        include_str!("../templates/error-handler/library.rs.txt"),
     ),
 ];
 
@@ -143,11 +163,20 @@ impl PluginTemplate {
 }
 
 /// The SDK's crates, by the folders a checkout and an unpacked package have them in.
-const SDK_CRATES: [(&str, &str); 3] = [
+const SDK_CRATES: [(&str, &str); 4] = [
     ("consign-abi", "abi"),
     ("consign-manifest", "manifest"),
     ("consign-plugin", "plugin"),
+    ("consign-testkit", "testkit"),
 ];
+
+/// Of a connector: its conformance test has a `main` of its own.
+const CONFORMANCE: &str = "
+# The finished library in the host, with the connection broken on purpose.
+[[test]]
+name = \"conformance\"
+harness = false
+";
 
 /// Writes a project into `into/NAME`.
 pub fn plugin(
@@ -167,9 +196,14 @@ pub fn plugin(
     }
     let patch = sdk.map(patch).transpose()?.unwrap_or_default();
     let title = title(&name);
+    let tests = match kind {
+        PluginTemplate::Source | PluginTemplate::Sink => CONFORMANCE,
+        _ => "",
+    };
     let fill = |text: &str| {
         text.replace("__sdk_version__", env!("CARGO_PKG_VERSION"))
             .replace("__patch__", &patch)
+            .replace("__tests__", tests)
             .replace("__name__", &name)
             .replace("__Name__", &title.replace(' ', ""))
             .replace("__Title__", &title)

@@ -3,8 +3,8 @@
 use crate::commands::{load_plugins, reference};
 use crate::output::{CliError, Kind, Output, table};
 use consign_config::Catalog;
-use consign_loader::Lock;
-use consign_manifest::{Manifest, OperationDeclaration};
+use consign_loader::{ABI_MAJOR, ABI_VERSION, Lock};
+use consign_manifest::{Manifest, OperationDeclaration, needs};
 use serde::Serialize;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -17,10 +17,15 @@ struct Row {
     digest: String,
     sdk: String,
     rustc: String,
+    /// The oldest glibc it runs on, from the symbols it asks for.
     glibc: Option<String>,
+    /// The plugin ABI of the oldest host that can use all of it, from what it contains.
+    oldest_host_abi: String,
     connectors: Vec<String>,
     operations: Vec<String>,
     functions: Vec<String>,
+    /// What only a later host can use.
+    of_later_hosts: Vec<String>,
 }
 
 pub fn list(out: Output, folders: &[PathBuf]) -> Result<(), CliError> {
@@ -40,16 +45,27 @@ pub fn list(out: Output, folders: &[PathBuf]) -> Result<(), CliError> {
                     row.name.clone(),
                     row.version.clone(),
                     row.sdk.clone(),
+                    compiler(&row.rustc),
                     row.glibc.clone().unwrap_or_default(),
+                    row.oldest_host_abi.clone(),
                     row.digest.chars().take(12).collect(),
+                    row.path.clone(),
                     row.contents(),
                 ]
             })
             .collect();
-        table(
-            &["plugin", "version", "sdk", "glibc", "digest", "contents"],
+        let rows = table(
+            &[
+                "plugin", "version", "sdk", "rustc", "glibc", "abi", "digest", "path", "contents",
+            ],
             &cells,
             "no plugins",
+        );
+        if cells.is_empty() {
+            return rows;
+        }
+        format!(
+            "{rows}\n\nThis host speaks plugin ABI {ABI_VERSION}. glibc and abi are the oldest that the plugin needs."
         )
     })
 }
@@ -171,6 +187,12 @@ pub fn lock(out: Output, folders: &[PathBuf], file: &Path) -> Result<(), CliErro
     })
 }
 
+/// `1.95.0` of `rustc 1.95.0 (59807616e 2026-04-14)`.
+fn compiler(rustc: &str) -> String {
+    let version = rustc.split_whitespace().nth(1);
+    version.unwrap_or(rustc).to_owned()
+}
+
 fn row(file: &consign_loader::PluginFile, manifest: &Manifest) -> Row {
     let operation = |o: &consign_manifest::OperationManifest| {
         let kind = match o.declaration {
@@ -179,6 +201,19 @@ fn row(file: &consign_loader::PluginFile, manifest: &Manifest) -> Row {
         };
         format!("{} ({kind})", o.id)
     };
+    let names: Vec<&str> = manifest
+        .connectors
+        .iter()
+        .map(|c| c.name.as_str())
+        .chain(manifest.functions.iter().map(|f| f.name.as_str()))
+        .collect();
+    let later: Vec<String> = file
+        .note
+        .provides
+        .iter()
+        .filter(|name| !names.contains(&name.as_str()))
+        .cloned()
+        .collect();
     Row {
         name: manifest.name.clone(),
         version: manifest.version.clone(),
@@ -187,6 +222,11 @@ fn row(file: &consign_loader::PluginFile, manifest: &Manifest) -> Row {
         sdk: file.note.sdk.clone(),
         rustc: file.note.rustc.clone(),
         glibc: file.glibc.clone(),
+        oldest_host_abi: if later.is_empty() {
+            format!("{ABI_MAJOR}.{}", needs::oldest_minor(manifest))
+        } else {
+            file.note.abi.clone()
+        },
         connectors: manifest.connectors.iter().map(|c| c.name.clone()).collect(),
         operations: manifest
             .connectors
@@ -198,12 +238,17 @@ fn row(file: &consign_loader::PluginFile, manifest: &Manifest) -> Row {
             .iter()
             .map(|f| format!("{} ({})", f.name, reference::kind_word(f.kind)))
             .collect(),
+        of_later_hosts: later,
     }
 }
 
 impl Row {
     fn contents(&self) -> String {
-        let all = [self.operations.as_slice(), self.functions.as_slice()].concat();
-        all.join(", ")
+        let later = self.of_later_hosts.iter();
+        let later: Vec<String> = later
+            .map(|name| format!("{name} (only in later hosts)"))
+            .collect();
+        let all = [&self.operations, &self.functions, &later];
+        all.map(|part| part.as_slice()).concat().join(", ")
     }
 }

@@ -8,7 +8,7 @@ use super::origin::SourceStage;
 use super::stage::Stage;
 use super::{Access, Destination, Failure, Origin, Ran, Result, Scenario, Verdict};
 use super::{local, network, parked};
-use crate::host;
+use crate::{host, library};
 use serde_json::{Value, json};
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -21,6 +21,8 @@ pub struct Subjects {
     destinations: Vec<Box<dyn Destination>>,
     origins: Vec<Box<dyn Origin>>,
     skipped: Vec<String>,
+    /// The library under test, where it is not among the host's own plugins.
+    plugins: Vec<PathBuf>,
 }
 
 impl Subjects {
@@ -40,6 +42,14 @@ impl Subjects {
     #[must_use]
     pub fn origin(mut self, origin: impl Origin + 'static) -> Self {
         self.origins.push(Box::new(origin));
+        self
+    }
+
+    /// Tests the library of this package, as cargo built it beside this test
+    /// (`.library(env!("CARGO_PKG_NAME"))`), and not a plugin of the host's own.
+    #[must_use]
+    pub fn library(mut self, package: &str) -> Self {
+        self.plugins.push(library::built_here(package));
         self
     }
 
@@ -131,14 +141,18 @@ async fn run<F: Future<Output = Subjects>>(
     subjects: F,
     wanted: &Wanted,
 ) -> ExitCode {
+    if !host::is_here(&format!("conformance of {connector}")) {
+        return ExitCode::SUCCESS;
+    }
     let subjects = subjects.await;
+    let plugins = subjects.plugins.as_slice();
     let mut rows = Vec::new();
     for destination in &subjects.destinations {
         for scenario in Scenario::ALL {
             if !wanted.destination(destination.as_ref(), scenario) {
                 continue;
             }
-            let ran = run_one(connector, destination.as_ref(), scenario, &[]).await;
+            let ran = run_one(connector, destination.as_ref(), scenario, plugins).await;
             println!("{ran}");
             rows.push(ran);
         }
@@ -146,7 +160,7 @@ async fn run<F: Future<Output = Subjects>>(
     for origin in &subjects.origins {
         for scenario in Scenario::ALL {
             if scenario.is_of_source() && wanted.source(origin.case(), scenario) {
-                let ran = run_source(connector, origin.as_ref(), scenario, &[]).await;
+                let ran = run_source(connector, origin.as_ref(), scenario, plugins).await;
                 println!("{ran}");
                 rows.push(ran);
             }
@@ -192,7 +206,7 @@ pub async fn run_one(
         failure,
         declaration: declaration_line(operation, plugins),
         saved,
-        rerun: format!("cargo xtask conformance {connector} --case {case} --scenario {scenario}"),
+        rerun: rerun(connector, case, scenario, plugins),
     });
     Ran {
         operation: operation.to_owned(),
@@ -222,7 +236,7 @@ pub async fn run_source(
         failure,
         declaration: declaration_line(operation, plugins),
         saved,
-        rerun: format!("cargo xtask conformance {connector} --case {case} --scenario {scenario}"),
+        rerun: rerun(connector, case, scenario, plugins),
     });
     Ran {
         operation: operation.to_owned(),
@@ -321,8 +335,17 @@ async fn guarded<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
 }
 
 fn saved_folder() -> PathBuf {
-    let target = host::built().consign.ancestors().nth(2).map(Path::to_owned);
-    target.unwrap_or_default().join("conformance")
+    host::profile().with_file_name("conformance")
+}
+
+/// The command that runs one scenario alone.
+fn rerun(connector: &str, case: &str, scenario: Scenario, plugins: &[PathBuf]) -> String {
+    let command = if plugins.is_empty() {
+        format!("cargo xtask conformance {connector}")
+    } else {
+        "cargo test --test conformance --".to_owned()
+    };
+    format!("{command} --case {case} --scenario {scenario}")
 }
 
 /// What `consign promises --json` says of an operation.
@@ -374,7 +397,7 @@ fn report(connector: &str, subjects: &Subjects, rows: &[Ran]) -> Value {
     let operations: Vec<Value> = destinations
         .chain(origins)
         .map(|(operation, case, product)| {
-            let declared = declaration(operation, &[]).unwrap_or_default();
+            let declared = declaration(operation, &subjects.plugins).unwrap_or_default();
             json!({
                 "operation": operation,
                 "case": case,

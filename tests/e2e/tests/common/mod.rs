@@ -349,6 +349,20 @@ pub fn zoo(folder: &std::path::Path) {
     std::fs::copy(library, folder.join("libzoo.so")).unwrap();
 }
 
+/// Names of the workspace's plugins, by their folders.
+pub fn plugin_folders() -> Vec<String> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../plugins");
+    let entries = std::fs::read_dir(folder).unwrap();
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.unwrap())
+        .filter(|entry| entry.path().join("Cargo.toml").is_file())
+        .map(|entry| entry.file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert!(names.len() >= 9, "{names:?}");
+    names
+}
+
 /// `consign` against this host, run by this person in the host's folder; its output.
 pub fn consign(host: &Host, who: &str, args: &[&str]) -> std::process::Output {
     std::process::Command::new(&consign_e2e::built().consign)
