@@ -236,3 +236,130 @@ adapters:
     assert_eq!(status["lanes"][0]["outcomes"]["skipped"], 1, "{status:#}");
     assert_eq!(host.stop(), Some(0));
 }
+
+/// Projects that the command made, with what an author wrote into them by docs/writing-a-plugin.md alone: a sink
+/// to a line server, and an error handler. They build outside this workspace, and the host runs both.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connector_and_a_handler_written_by_the_text_are_loaded_and_work() {
+    let folder = tempfile::tempdir().unwrap();
+    packaged_sdk(folder.path());
+    let plugins = folder.path().join("plugins");
+    std::fs::create_dir_all(&plugins).unwrap();
+    for (name, kind) in [("acme_lines", "sink"), ("acme_desk", "error-handler")] {
+        let project = written(folder.path(), name, kind);
+        let tests = run(&mut cargo(&project, &["test"]));
+        if kind == "sink" {
+            let kept = "conformance acme_lines: 2 kept, 0 failed";
+            assert!(tests.contains(kept), "{tests}");
+        }
+        run(&mut cargo(&project, &["build"]));
+        let library = format!("libconsign_plugin_{name}.so");
+        std::fs::copy(
+            target().join("debug").join(&library),
+            plugins.join(&library),
+        )
+        .unwrap();
+    }
+    let (lines_port, kept) = line_server().await;
+    let http = free_port();
+    let config = format!(
+        r#"
+connections:
+  hooks: {{ connector: http, config: {{ listen: "127.0.0.1:{http}" }} }}
+  lines: {{ connector: acme_lines, config: {{ address: "127.0.0.1:{lines_port}" }} }}
+  desk: {{ connector: localfile, config: {{ root: ./desk }} }}
+adapters:
+  hooks:
+    source: {{ connection: hooks, operation: http.receive, config: {{ path: /in }} }}
+    routes:
+      - name: all
+        when: '.headers."x-never" == null'
+        on_failure: {{ handler: acme_desk, config: {{ tries: 3 }}, divert: [hooks/desk/file] }}
+        send:
+          - {{ id: line, connection: lines, operation: acme_lines.put, config: {{ tag: "{{{{ .body.id }}}}" }} }}
+      - name: desk
+        when: '.headers."x-never" != null'
+        send:
+          - {{ id: file, connection: desk, operation: localfile.write.local, config: {{ path: refused.jsonl, append: true }} }}
+"#
+    );
+    std::fs::create_dir_all(folder.path().join("desk")).unwrap();
+    let mut host = Host::with_plugins(folder.path(), &config, &[&plugins]);
+    host.start().await;
+    let client = reqwest::Client::new();
+    let url = format!("http://127.0.0.1:{http}/in");
+    for id in ["a", "no tag", "b"] {
+        post(&client, &url, id).await;
+    }
+    let status = drained(&host).await;
+    assert_ledgers(&status);
+    assert_eq!(kept.lock().unwrap().len(), 2, "each line once");
+    let desk = std::fs::read_to_string(folder.path().join("desk/refused.jsonl")).unwrap();
+    assert!(
+        desk.contains("no tag") && desk.lines().count() == 1,
+        "{desk}"
+    );
+    assert_eq!(host.stop(), Some(0));
+}
+
+/// Makes a project and lays over it what was written.
+fn written(folder: &Path, name: &str, kind: &str) -> PathBuf {
+    let sdk = folder.join("sdk");
+    let (into, sdk) = (folder.to_str().unwrap(), sdk.to_str().unwrap());
+    let made = consign(&[
+        "new", "plugin", name, "--kind", kind, "--into", into, "--sdk", sdk,
+    ]);
+    assert!(
+        made.status.success(),
+        "{}",
+        String::from_utf8_lossy(&made.stderr)
+    );
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let project = folder.join(name);
+    overlay(&root.join("by_the_text").join(name), &project);
+    std::fs::copy(root.join("../../Cargo.lock"), project.join("Cargo.lock")).unwrap();
+    project
+}
+
+fn overlay(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let target = to.join(path.file_name().unwrap());
+        if path.is_dir() {
+            overlay(&path, &target);
+        } else {
+            std::fs::copy(&path, &target).unwrap();
+        }
+    }
+}
+
+/// Keeps `LINE KEY TAG BODY` by key, once.
+async fn line_server() -> (u16, Arc<Mutex<BTreeMap<String, String>>>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let kept: Arc<Mutex<BTreeMap<String, String>>> = Arc::default();
+    let shared = Arc::clone(&kept);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let kept = Arc::clone(&shared);
+            tokio::spawn(async move {
+                let mut stream = BufReader::new(stream);
+                let mut line = String::new();
+                while stream.read_line(&mut line).await.unwrap_or(0) > 0 {
+                    let words: Vec<&str> = line.trim_end().splitn(4, ' ').collect();
+                    if let ["LINE", key, _, body] = words.as_slice() {
+                        let known = kept
+                            .lock()
+                            .unwrap()
+                            .insert((*key).to_owned(), (*body).to_owned());
+                        assert!(known.is_none(), "{key} came twice");
+                    }
+                    stream.write_all(b"STORED\n").await.unwrap();
+                    line.clear();
+                }
+            });
+        }
+    });
+    (port, kept)
+}
