@@ -1,6 +1,7 @@
 //! `build`: the host and every plugin, and the plugins' files collected into one folder.
 
 use crate::error::{Context, Error, Result};
+use crate::system;
 use crate::workspace::{Profile, Workspace};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -10,6 +11,7 @@ use std::path::{Path, PathBuf};
 /// Builds the host and all plugins and collects the plugins' files in
 /// `target/<profile>/plugins/`, so that a configuration can name that folder.
 pub fn build(workspace: &Workspace, profile: Profile) -> Result<()> {
+    system::ensure_build_needs()?;
     let mut args = vec!["build", "--package", "consign"];
     for plugin in &workspace.plugins {
         args.extend(["--package", plugin]);
