@@ -172,7 +172,13 @@ impl Destination for Core {
             }
         });
         self.heard.lock().unwrap().insert(place.tag.clone(), heard);
-        Server::setup(place, format!("{{ subject: \"{subject}\" }}"))
+        let mut setup = Server::setup(place, format!("{{ subject: \"{subject}\" }}"));
+        if place.scenario == Scenario::SentAgainFromFailed {
+            // Writes that are on their way together share the connection, and so its lost answers: each
+            // would count as another interruption.
+            setup.order = "strict".into();
+        }
+        setup
     }
 
     async fn effects(&self, place: &Place) -> Vec<Effect> {
