@@ -106,6 +106,10 @@ impl Destination for JetStream {
         Some(SHORT_WINDOW)
     }
 
+    fn shares_connection(&self) -> bool {
+        true
+    }
+
     async fn prepare(&self, place: &Place) -> Setup {
         let window = match place.scenario {
             Scenario::AgainOutsideWindow => SHORT_WINDOW,

@@ -162,6 +162,12 @@ pub trait Destination: Send + Sync {
         None
     }
 
+    /// Whether requests share one connection, so that a fault that loses one answer loses every later one too.
+    /// [`Access::Network`] only.
+    fn shares_connection(&self) -> bool {
+        false
+    }
+
     /// Has the destination refuse the message with this id for what it is (a constraint, a name that is
     /// taken), for as long as the value lives. [`Access::Local`] only.
     async fn refuse(&self, place: &Place, id: &str) -> Box<dyn Send> {

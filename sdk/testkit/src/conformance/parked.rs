@@ -20,6 +20,9 @@ use std::time::{Duration, Instant};
 /// A write parks after its timeouts and the evidence that others are delivered.
 const PARKS: Duration = Duration::from_secs(120);
 
+/// How long a request and its answer may take on the way to and from the server.
+const ANSWERED: Duration = Duration::from_millis(300);
+
 /// A further message is handed in as evidence this often, so many at most.
 const EVIDENCE: (Duration, u32) = (Duration::from_secs(3), 20);
 
@@ -100,7 +103,15 @@ async fn refused(stage: &mut Stage<'_>) -> Result<String> {
 /// evidence that the fault is the write's. Returns why it parked.
 async fn until_parked(stage: &mut Stage<'_>) -> Result<String> {
     let (from, mut others) = (Instant::now(), 0);
+    let shares = stage.destination.shares_connection();
+    let mut fired = 0;
     loop {
+        if shares && stage.proxy().fired() > fired {
+            // The others would get no answer either: they go on over a new connection.
+            tokio::time::sleep(ANSWERED).await;
+            fired = stage.proxy().fired();
+            stage.proxy().cut();
+        }
         let parked = failed(&stage.host, &["list", "--state", "parked"])?;
         if let Some(first) = parked.as_array().and_then(|list| list.first()) {
             let reason = first["reason"].as_str().unwrap_or("parked");
