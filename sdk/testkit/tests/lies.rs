@@ -72,7 +72,7 @@ impl Liar {
                 assert!(
                     rerun
                         == format!(
-                            "cargo xtask conformance liars --case put --scenario {scenario}"
+                            "cargo test --test conformance -- --case put --scenario {scenario}"
                         ),
                     "{rerun}"
                 );
