@@ -3,6 +3,7 @@
 
 pub mod config;
 pub mod flood;
+pub mod poison;
 pub mod server;
 
 use consign_e2e::Host;
